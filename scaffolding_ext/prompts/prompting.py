@@ -254,7 +254,7 @@ class Prompting:
             is_required: True if guided decoding makes the answer a call.
 
         Raises:
-            ConfigError: No chat server takes them and no call is required, or the chat template does not show them.
+            ConfigError: No chat server takes them, and no call is required.
         """
         if not self.chat and not is_required:
             raise ConfigError(
@@ -262,8 +262,6 @@ class Prompting:
                 "worker with guided decoding: leave them out, or change the stack",
                 "tools",
             )
-        if not self.chat and not (self._templated and "tools" in str(self._tokenizer.chat_template)):
-            raise ConfigError("are given, but this model's chat template does not show tools: leave them out", "tools")
 
     def apply(
         self,

@@ -41,7 +41,6 @@ _FURTHER: Mapping[str, tuple[Any, ...] | None] = MappingProxyType(
         "function_call": ("none", "auto"),
         "modalities": (["text"],),
         "verbosity": ("medium",),
-        "logit_bias": ({},),
         "logprobs": (False, 0),
         "top_logprobs": (0,),
         "best_of": (1,),
@@ -192,6 +191,9 @@ class Body(BaseModel):
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=_MOST_ITEMS)] | None = (
+        None
+    )
     seed: _Int64 | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -228,6 +230,7 @@ class Body(BaseModel):
             "top_k": self.top_k,
             "frequency_penalty": self.frequency_penalty or None,  # 0 requests nothing
             "presence_penalty": self.presence_penalty or None,
+            "logit_bias": self.logit_bias or None,
         }
         return {name: value for name, value in fields.items() if value is not None}
 

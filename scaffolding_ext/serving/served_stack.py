@@ -35,6 +35,7 @@ from scaffolding_ext.stats.watching import LossWatch
 # Fields of a controller's request by the names that clients use.
 _FIELDS = {
     **{name: name for name in ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty")},
+    "logit_bias": "logit_bias",
     "thinking_budget": "thinking_budget",
     "tool_choice": "tool_choice",
     GUIDED_DECODING: "response_format",
@@ -234,11 +235,10 @@ class ServedStack:
     def _turns(self, body: Body) -> tuple[str, list[Turn]]:
         assert isinstance(body, ChatBody)
         *before, last = body.messages
-        if last.role not in ("user", "tool") or not last.text.strip():
-            message = "must end with a user turn or a tool's result that is not empty"
-            raise unsupported("messages", message)
+        if not last.text.strip():
+            raise unsupported("messages", "must end with a turn that is not empty")
         history: list[Turn] = [message.turn() for message in before]
-        if (history or last.role == "tool") and self.prompting is None:
+        if (history or last.role != "user") and self.prompting is None:
             raise unsupported(
                 "messages",
                 f"has several turns, but {self.name!r} has no chat template to render them: send one user turn",
@@ -311,15 +311,17 @@ class ServedStack:
             raise unsupported(body.token_limit_name if name == "max_tokens" else _FIELDS[name], message)
         limit = self._limits.max_request_tokens
         if fields.get("max_tokens", 0) > limit:
-            name = body.token_limit_name
-            raise ApiError(400, f"{name}: must be at most {limit}", "invalid_value", name)
+            name, most = body.token_limit_name, min(limit, self.context_len or limit)
+            of_model = ", the model's context" if most == self.context_len else ""
+            raise ApiError(400, f"{name}: must be at most {most}{of_model}", "invalid_value", name)
         tools = body.offered if isinstance(body, ChatBody) else []
         last = body.messages[-1] if isinstance(body, ChatBody) else None
-        if last is not None and last.role == "tool":
+        if last is not None and last.role != "user":
             if not isinstance(controller, BaseController):
                 raise unsupported(
                     "messages",
-                    f"ends with a tool's result, which {type(controller).__name__} cannot read: send a user turn",
+                    f"ends with a turn of the {last.role}, which {type(controller).__name__} cannot read: send a user "
+                    "turn",
                 )
             fields["last_turn"] = {key: value for key, value in last.turn().items() if key != "content"}
         if tools:

@@ -311,7 +311,7 @@ def test_content_is_in_the_log_only_where_it_is_asked_for(
     with served.client(api_key="secret-key") as client:
         client.chat.completions.create(**ASK)
         with pytest.raises(openai.BadRequestError):
-            client.chat.completions.create(**ASK, logit_bias={"1": 1})
+            client.chat.completions.create(**ASK, top_logprobs=1)
     own = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("scaffolding_ext"))
     assert "20 tokens" in own  # what was used is told
     assert ("2+2?" in own and "boxed{4}" in own) == shows
@@ -349,7 +349,7 @@ def test_unknown_fields_are_left_out_where_the_operator_says_so(serve: Any, capl
         assert post(served.url, json.dumps(ASK | {"never": 1, "min_p": 0.1}).encode())[0] == 200
     told = [record.getMessage() for record in caplog.records if "is ignored" in record.getMessage()]
     assert told == [f"the unknown field {name!r} of requests is ignored" for name in ("never", "min_p")]
-    assert post(served.url, json.dumps(ASK | {"logit_bias": {"1": 1}}).encode())[0] == 400  # known, and not served
+    assert post(served.url, json.dumps(ASK | {"top_logprobs": 1}).encode())[0] == 400  # known, and not served
     within = [{"role": "user", "content": [{"type": "text", "text": "2+2?", "cache_control": {}}], "never": 1}]
     assert post(served.url, json.dumps(ASK | {"messages": within}).encode())[0] == 200
     for place in ("messages.0.never", "messages.0.content.0.cache_control"):

@@ -118,7 +118,8 @@ class RequestBodies:
                 body["stop_token_ids"] = sorted(end_ids)
         if task.seed is not None:
             body["seed"] = integer("seed", task.seed, None, 0) & ((1 << self.flavor.seed_bits) - 1)
-        body["max_tokens"] = self._max_tokens(task, body)
+        if not self._chat or task.max_tokens is not None:  # of a chat's prompt only the server knows the length
+            body["max_tokens"] = self._max_tokens(task, body)
         if self.gives_ids:
             body.update(self.flavor.ids.ask or {})
         body.update(self._logprobs(task))
@@ -289,10 +290,6 @@ class RequestBodies:
         has_ids = task.input_tokens is not None
         if "prompt" in body and (has_ids or task.max_tokens is None):
             return self.reader.max_tokens(task, len(self.reader.prompt(task)))
-        if task.max_tokens is None:  # a chat: only the server knows the template
-            raise InvalidTaskError(
-                "max_tokens is None, but only the server knows the length of a chat's prompt: set max_tokens"
-            )
         return integer("max_tokens", task.max_tokens, 1, 1)
 
     def _logprobs(self, task: GenerationTask) -> dict[str, Any]:

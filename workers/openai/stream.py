@@ -38,10 +38,11 @@ class ServerStream(Stream):
         self, connection: Connection, path: str, bodies: RequestBodies, task: GenerationTask, end_at: int | None = None
     ) -> None:
         self._body = bodies.generation(task, stream=True)
-        self._is_piece = end_at is not None and end_at < self._body["max_tokens"]
+        most = self._body.get("max_tokens", NEVER)
+        self._is_piece = end_at is not None and end_at < most
         if self._is_piece:
-            self._body["max_tokens"] = end_at
-        self._most_received = 2 * self._body["max_tokens"] + 64  # speculation may overshoot, and some count no thinking
+            self._body["max_tokens"] = most = end_at
+        self._most_received = 2 * most + 64  # speculation may overshoot, and some count no thinking
         self._connection, self._path, self._bodies = connection, path, bodies
         self._stops, self._num_logprobs = bodies.stops(task), task.num_logprobs
         self._growing = growing_answer(bodies, task)
@@ -123,7 +124,7 @@ class ServerStream(Stream):
         if growing.num_received > self._most_received:
             raise UnreadableAnswerError(
                 f"the server sent {growing.num_received} tokens and goes on, though max_tokens is "
-                f"{self._body['max_tokens']}: check that it obeys max_tokens"
+                f"{self._body.get('max_tokens')}: check that it obeys max_tokens"
             )
         if self._is_piece and growing.finish_reason == "length":
             growing.finish_reason = PAUSED
