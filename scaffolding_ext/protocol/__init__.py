@@ -65,6 +65,8 @@ if TYPE_CHECKING or _upstream is None:
         DropKVCacheTask,
         ExecutionScope,
         GenerationTask,
+        MCPCallTask,
+        OpenAIToolDescription,
         ParallelProcess,
         RewardTask,
         RoleMessage,
@@ -98,6 +100,8 @@ else:
     AssistantMessage = getattr(_tasks, "AssistantMessage", standins.AssistantMessage)
     ChatTask = getattr(_tasks, "ChatTask", standins.ChatTask)
     DropKVCacheTask = getattr(_tasks, "DropKVCacheTask", standins.DropKVCacheTask)
+    MCPCallTask = getattr(_tasks, "MCPCallTask", standins.MCPCallTask)
+    OpenAIToolDescription = getattr(_tasks, "OpenAIToolDescription", standins.OpenAIToolDescription)
     RoleMessage = getattr(_tasks, "RoleMessage", standins.RoleMessage)
     SystemMessage = getattr(_tasks, "SystemMessage", standins.SystemMessage)
     TokenizeTask = getattr(_tasks, "TokenizeTask", standins.TokenizeTask)
@@ -124,6 +128,8 @@ __all__ = [
     "DropKVCacheTask",
     "ExecutionScope",
     "GenerationTask",
+    "MCPCallTask",
+    "OpenAIToolDescription",
     "ParallelProcess",
     "RewardTask",
     "RoleMessage",

@@ -323,12 +323,30 @@ class AssistantMessage(RoleMessage):
 
 
 class ToolMessage(RoleMessage):
-    def __init__(self, content: str, tool_call_id: str, name: str) -> None:
+    def __init__(
+        self, content: str, tool_call_id: str, *, trace_stdout: str | None = None, trace_stderr: str | None = None
+    ) -> None:
         super().__init__("tool", content)
-        self.tool_call_id, self.name = tool_call_id, name
+        self.tool_call_id, self.trace_stdout, self.trace_stderr = tool_call_id, trace_stdout, trace_stderr
 
     def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "tool_call_id": self.tool_call_id, "name": self.name}
+        traces = {"trace_stdout": self.trace_stdout, "trace_stderr": self.trace_stderr}
+        told = {name: text for name, text in traces.items() if text is not None}
+        return {**super().to_dict(), "tool_call_id": self.tool_call_id, **told}
+
+
+class OpenAIToolDescription:
+    """A tool of a chat; upstream's `ToolDescription` in OpenAI's format."""
+
+    def __init__(self, name: str, description: str, parameters: dict[str, Any]) -> None:
+        self.name, self.description, self.parameters = name, description, parameters
+
+    def to_dict(self) -> dict[str, Any]:
+        schema = {"type": "object", "properties": self.parameters}
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": schema},
+        }
 
 
 @dataclass
@@ -340,6 +358,7 @@ class ChatTask(StreamGenerationTask):
     enable_token_counting: bool = False
     prompt_tokens_num: int = 0
     completion_tokens_num: int = 0
+    reasoning_tokens_num: int = 0
     sub_request_markers: list[tuple[str, int]] = field(default_factory=list)
     unique_id: int | None = None
 
@@ -352,8 +371,8 @@ class ChatTask(StreamGenerationTask):
     def add_messages(self, messages: list[Any]) -> None:
         self.messages.extend(messages)
 
-    def last_assistant_content(self) -> str | None:
-        return next((each.content for each in reversed(self.messages) if each.role == "assistant"), None)
+    def last_assistant_content(self) -> str:
+        return next((each.content for each in reversed(self.messages) if each.role == "assistant"), None) or ""
 
     @staticmethod
     def create_from_prompt(
@@ -367,6 +386,22 @@ class ChatTask(StreamGenerationTask):
     @staticmethod
     def create_from_messages(messages: list[Any], tools: Any = None) -> ChatTask:
         return ChatTask(messages=messages, tools=tools)
+
+
+@dataclass
+class MCPCallTask(Task):
+    """Calls a tool of an MCP server."""
+
+    tool_call_id: str | None = None
+    tool_name: str | None = None
+    args: Any = None
+    result_str: str | None = None
+    result_stdout: str | None = None
+    result_stderr: str | None = None
+
+    @staticmethod
+    def create_mcptask(tool_call_id: str, tool_name: str, args: Any, worker_tag: Any) -> MCPCallTask:
+        return MCPCallTask(worker_tag, tool_call_id=tool_call_id, tool_name=tool_name, args=args)
 
 
 @dataclass

@@ -415,13 +415,20 @@ def test_chats_are_made_as_upstream_makes_them() -> None:
     chat = standins.ChatTask.create_from_prompt("How?", [standins.SystemMessage("Be short.")], tools=["t"])
     assert (type(chat), chat.tools, chat.input_str) == (standins.ChatTask, ["t"], None)
     assert [(each.role, each.content) for each in chat.messages] == [("system", "Be short."), ("user", "How?")]
-    assert chat.last_assistant_content() is None
-    chat.add_messages([standins.AssistantMessage("So."), standins.ToolMessage("7", "call-1", "add")])
+    assert chat.last_assistant_content() == ""
+    chat.add_messages([standins.AssistantMessage("So."), standins.ToolMessage("7", "call-1", trace_stderr="slow")])
     assert chat.last_assistant_content() == "So."
     assert chat.messages_to_dict_content(3) == [
-        {"role": "tool", "content": "7", "tool_call_id": "call-1", "name": "add"}
+        {"role": "tool", "content": "7", "tool_call_id": "call-1", "trace_stderr": "slow"}
     ]
     assert standins.ChatTask.create_from_prompt(None).messages == []
+
+
+def test_tools_are_described_and_called_as_upstream_does() -> None:
+    tool = standins.OpenAIToolDescription("add", "Add.", {"a": {"type": "integer"}})
+    assert tool.to_dict()["function"]["parameters"] == {"type": "object", "properties": {"a": {"type": "integer"}}}
+    call = standins.MCPCallTask.create_mcptask("call-1", "add", {"a": 1}, "mcp")
+    assert (call.worker_tag, call.tool_call_id, call.tool_name, call.args) == ("mcp", "call-1", "add", {"a": 1})
 
 
 def test_task_statuses_keep_upstreams_spelling() -> None:

@@ -22,7 +22,7 @@ RELEASES = ("1.2", "1.2.1", "1.3.0rc", "newest")
 OURS = {"GenerationTask": {"reasoning_effort", "result"}}
 WAIT = 120.0  # seconds until a hanging process fails its test
 # Functions, variables, and settings of the engine, whose tests are in `workers/trtllm`.
-NO_CLASSES = {"with_task_collection", "current_scope", "LLM", "KvCacheConfig", "KvCacheRetentionConfig"}
+NO_CLASSES = {"with_task_collection", "current_scope", "LLM", "KvCacheRetentionConfig"}
 _LINE = re.compile(r"(?P<text>.*?)(?: @(?P<first>[\w.]+?)(?:\.\.(?P<last>[\w.]+))?)?$")
 
 

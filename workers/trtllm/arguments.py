@@ -25,6 +25,7 @@ NO_ORDER = (
 )
 ENGINE_PRIORITY = "engine_priority"  # for the waiting queue: 0 to 1, higher is sooner, default 0.5
 _LOWEST, _HIGHEST = 1, 100  # TensorRT-LLM's priorities of KV blocks
+MAX_LOGPROBS = 100  # per token; the newest release refuses more
 
 
 def request_keywords(task: Task, loaded: LoadedLlm) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def retention_priority(score: float) -> int:
 
 def why_no_retention(loaded: LoadedLlm) -> str | None:
     """Reason why the engine may ignore retention priorities of KV; None if it follows them."""
-    chosen = _field(loaded.argument("kv_cache_config"), "use_kv_cache_manager_v2")
+    chosen = getattr(loaded.argument("kv_cache_config"), "use_kv_cache_manager_v2", None)
     if not chosen:
         return None
     when = "takes it for Qwen, GPT-OSS, Gemma and other models" if chosen == "auto" else f"is {chosen!r}"
@@ -83,11 +84,6 @@ def branch_retention(config_class: Any, prefix_len: int, score: float) -> Any:
     if prefix_len:
         ranges.insert(0, token_range(0, prefix_len, _HIGHEST))
     return config_class(token_range_retention_configs=ranges, decode_retention_priority=own)
-
-
-def _field(config: Any, name: str) -> Any:
-    """A field of a configuration, either a mapping or a pydantic model; None if missing."""
-    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
 
 # Fields that no release can honour for a task, with reasons.
@@ -141,6 +137,8 @@ def sampling_arguments(
     arguments: dict[str, Any] = {"max_tokens": max_tokens, **_selection(task, defaults)}
     arguments |= {name: getattr(task, name) for name in _SAME if is_set(task, name)}
     num_logprobs = integer("num_logprobs", task.num_logprobs, 0, 0)
+    if num_logprobs > MAX_LOGPROBS:
+        raise InvalidTaskError(f"num_logprobs is {num_logprobs}; TensorRT-LLM reports at most {MAX_LOGPROBS}: lower it")
     if num_logprobs:
         arguments["logprobs"] = num_logprobs
     if is_set(task, "logit_bias"):
@@ -154,21 +152,26 @@ def sampling_arguments(
     return arguments
 
 
+def end_ids(task: GenerationTask, vocab_size: int) -> frozenset[int]:
+    """Ids that end a task's text (`stop_token_ids`); the worker matches them, since `ignore_eos` disables the engine's.
+
+    Raises:
+        InvalidTaskError: They are no ids of the model.
+    """
+    ids = (task.custom_input_params or {}).get("stop_token_ids") or []
+    if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < vocab_size for token in ids):
+        raise InvalidTaskError(f"stop_token_ids is {ids!r}; it must be a list of ids from 0 to {vocab_size - 1}")
+    return frozenset(ids)
+
+
 def hinted_arguments(task: GenerationTask, loaded: LoadedLlm) -> dict[str, Any]:
-    """`SamplingParams` fields without a task field: `stop_token_ids`, `guided_decoding`, a thinking budget.
+    """`SamplingParams` fields without a task field: `guided_decoding`, a thinking budget.
 
     Raises:
         InvalidTaskError: A field is unusable, or the LLM would ignore it.
     """
     params = task.custom_input_params or {}
     fields: dict[str, Any] = {}
-    if params.get("stop_token_ids"):
-        ids = params["stop_token_ids"]
-        if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < loaded.vocab_size for token in ids):
-            raise InvalidTaskError(
-                f"stop_token_ids is {ids!r}; it must be a list of ids from 0 to {loaded.vocab_size - 1}"
-            )
-        fields["stop_token_ids"] = ids
     if params.get(GUIDED_DECODING):
         guide = params[GUIDED_DECODING]
         if loaded.argument("guided_decoding_backend") is None:

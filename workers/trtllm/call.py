@@ -276,7 +276,8 @@ class Call(Stream):
         else:
             metrics: Mapping[Any, float] = getattr(self.result, "metrics_dict", None) or {}
             self._queue_seconds = sum(s for name, s in metrics.items() if getattr(name, "value", name) == _QUEUE_TIME)
-            self._end()
+            failed = getattr(self.result, "error", None)  # the newest releases end a result without raising it
+            self._end(EngineError(f"TensorRT-LLM failed a request: {failed}") if failed else None)
 
     def _end(self, error: EngineError | None = None, cause: Exception | None = None) -> None:
         if not self.ended and error is not None:

@@ -18,6 +18,7 @@ from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.streaming import NEVER
 from scaffolding_ext.workers.shared.task_reading import TaskReader
 from scaffolding_ext.workers.trtllm.arguments import (
+    end_ids,
     hinted_arguments,
     lowest_retention,
     off_in,
@@ -70,18 +71,18 @@ class LlmClient:
         """
         token_ids = self._reader.prompt(task)
         max_tokens = self._reader.max_tokens(task, len(token_ids))
-        is_piece = end_at is not None and end_at < max_tokens
+        budget = max_tokens if end_at is None else min(end_at, max_tokens)
         release = self._loaded.release
         arguments = sampling_arguments(
             task,
-            end_at if is_piece and end_at else max_tokens,
+            budget,
             self._loaded.defaults,
             release.sampling_fields,
             release.version,
             self._loaded.vocab_size,
         )
         arguments |= hinted_arguments(task, self._loaded)
-        stops = self._stops(task, arguments)
+        stops = self._stops(task)
         if arguments.get("top_k") != 1 and "seed" not in arguments:  # without one the engine uses a fixed seed
             seed = next_seed()
             arguments["seed"] = int(self._rng.integers(1 << 63)) if seed is None else seed
@@ -98,7 +99,7 @@ class LlmClient:
             keywords |= self._unshared()
         if task.temperature is not None and self._loaded.argument("generation_config") == "auto":
             arguments = off_in(release) | arguments
-        return self._call(token_ids, arguments, keywords, streaming, is_piece, stops)
+        return self._call(token_ids, arguments, keywords, streaming, budget < max_tokens, stops)
 
     async def scores(self, task: Task, token_ids: list[int], start: int) -> list[float]:
         """Natural-log probabilities of the tokens from `start`; prefilling them is charged to the task.
@@ -171,11 +172,10 @@ class LlmClient:
         prompt_len = len(token_ids)
         return Call(self._loop, self._calls, submit, prompt_len, self._request_timeout, is_piece, self._count, stops)
 
-    def _stops(self, task: GenerationTask, arguments: dict[str, Any]) -> IdStops | None:
-        """Ends of a task's own, or None; taken out of the arguments, since `ignore_eos` makes the engine drop them."""
+    def _stops(self, task: GenerationTask) -> IdStops | None:
         strings = stop_strings(task.stop)
-        end_ids = special_ids(strings, self._reader.tokenizer) | frozenset(arguments.pop("stop_token_ids", ()))
-        return IdStops(StopStrings(strings), self._decoded, end_ids) if strings or end_ids else None
+        ends = special_ids(strings, self._reader.tokenizer) | end_ids(task, self._loaded.vocab_size)
+        return IdStops(StopStrings(strings), self._decoded, ends) if strings or ends else None
 
     def _decoded(self, token_ids: list[int]) -> str:
         return str(self._reader.tokenizer.decode(token_ids, skip_special_tokens=True))

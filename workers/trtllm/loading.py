@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Mapping
@@ -93,18 +92,19 @@ class LoadedLlm(NamedTuple):
     @property
     def tokens_per_block(self) -> int | None:
         """Tokens per block of shared KV; None without sharing or for an engine."""
-        config = self.argument("kv_cache_config")
-        get = config.get if isinstance(config, Mapping) else functools.partial(getattr, config)
-        return get("tokens_per_block", None) if self.reuses_blocks and self.engine is None else None
+        known = getattr(self.argument("kv_cache_config"), "tokens_per_block", None)
+        return known if self.reuses_blocks and self.engine is None else None
 
 
-def load(model: str, tokenizer: str | None, needs: EngineNeeds, share: Share, llm_args: Mapping[str, Any]) -> LoadedLlm:
+def load(model: str, tokenizer: Any, needs: EngineNeeds, share: Share, llm_args: Mapping[str, Any]) -> LoadedLlm:
     """Load a checkpoint, or an engine that meets the needs.
 
     Raises:
         ConfigError: The engine lacks something, the release runs no engines, or an argument is invalid.
         MissingDependencyError: TensorRT-LLM is not installed.
     """
+    if not isinstance(tokenizer, str | None):
+        raise ConfigError("must be a folder or a name, unless the model is a loaded LLM", "tokenizer")
     folder = model_folder(model)
     engine = EngineConfig.read(folder) if is_engine(folder) else None
     if engine is not None:
@@ -136,22 +136,23 @@ def why_no_model(name: str) -> str | None:
     return None
 
 
-def adopt(llm: Any, tokenizer: str | None, max_seq_len: int | None) -> LoadedLlm:
-    """Adopt an `LLM` that the caller has loaded and will shut down.
+def adopt(llm: Any, tokenizer: Any, max_seq_len: int | None) -> LoadedLlm:
+    """Adopt an `LLM` that the caller has loaded and will shut down; its tokenizer may be a name or loaded, too.
 
     Raises:
         ConfigError: Its tokenizer is not a fast one.
     """
     args = getattr(llm, "args", None)
     model = getattr(args, "model", None)
-    found = getattr(llm.tokenizer, "tokenizer", llm.tokenizer) if tokenizer is None else load_tokenizer(tokenizer)
+    given = llm.tokenizer if tokenizer is None else tokenizer
+    found = load_tokenizer(given) if isinstance(given, str) else getattr(given, "tokenizer", given)
     if not getattr(found, "is_fast", False):
         raise ConfigError(
             "is not set, and the tokenizer of the LLM is not a fast (Rust) one: give a fast one", "tokenizer"
         )
     folder = None if model is None else str(model)
     engine = EngineConfig.read(folder) if folder is not None and is_engine(folder) else None
-    name = tokenizer or (folder if engine is None else None)
+    name = given if isinstance(given, str) else folder if engine is None else None
     kv_cache = getattr(args, "kv_cache_config", None)
     reuses_blocks = bool(getattr(kv_cache, "enable_block_reuse", True))  # every release reuses blocks by default
     return _loaded(llm, found, name, engine, max_seq_len, folder, reuses_blocks, is_own=False)
@@ -186,8 +187,7 @@ def _loaded(
 
 def _orders_by_priority(llm: Any) -> bool:
     config = getattr(getattr(llm, "args", None), "scheduler_config", None)
-    policy = config.get("waiting_queue_policy") if isinstance(config, Mapping) else None
-    policy = getattr(config, "waiting_queue_policy", policy)
+    policy = getattr(config, "waiting_queue_policy", None)
     return str(getattr(policy, "value", policy)).lower() == "priority"
 
 

@@ -24,7 +24,7 @@ from scaffolding_ext.protocol.worker import ServerBudget
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.shared.streaming import StreamingWorker
 from scaffolding_ext.workers.shared.task_reading import TaskReader, block_scores
-from scaffolding_ext.workers.trtllm.arguments import NO_ORDER, branch_retention, why_no_retention
+from scaffolding_ext.workers.trtllm.arguments import MAX_LOGPROBS, NO_ORDER, branch_retention, why_no_retention
 from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
@@ -57,7 +57,8 @@ class TRTLLMWorker(StreamingWorker):
     Args:
         model: A checkpoint (a folder, a hub name, `tinylm/NAME`), an engine folder, or a loaded `LLM`, which the caller
             shuts down.
-        tokenizer: Folder or name of the tokenizer. Required for an engine; a checkpoint has its own.
+        tokenizer: Folder or name of the tokenizer; for a loaded `LLM` also the tokenizer. Required for an engine; a
+            checkpoint has its own.
         max_seq_len: Prompt and generated tokens of one request; None takes the limit of the engine or model.
         max_num_tokens: Tokens per step; None takes the release's default or the engine's limit.
         max_batch_size: Concurrent requests; None takes the release's default or the engine's limit.
@@ -83,17 +84,17 @@ class TRTLLMWorker(StreamingWorker):
         max_seq_len: Maximum prompt and generated tokens of one request; None if unknown.
         tokens_per_block: Tokens per block of shared KV; None without sharing or if unknown.
         server_budget: State of the engine's thinking budgets; None if the LLM has none.
-        max_num_logprobs: 0 for an engine without log-probabilities, else None: unlimited.
+        max_num_logprobs: Maximum log-probabilities per token; 0 for an engine without them.
         refused: Task types that the worker does not serve, with reasons.
     """
 
-    max_num_logprobs: int | None = None
+    max_num_logprobs: int | None = MAX_LOGPROBS
 
     def __init__(
         self,
         model: str | os.PathLike[str] | Any,
+        tokenizer: str | Any | None = None,
         *,
-        tokenizer: str | None = None,
         max_seq_len: int | None = None,
         max_num_tokens: int | None = None,
         max_batch_size: int | None = None,
@@ -168,16 +169,17 @@ class TRTLLMWorker(StreamingWorker):
         return cls(engine_dir, tokenizer=tokenizer_dir, **arguments)
 
     @classmethod
-    def from_checkpoint(cls, model_dir: str, **llm_args: Any) -> TRTLLMWorker:
+    def from_checkpoint(cls, model_dir: str, tokenizer: str | None = None, **llm_args: Any) -> TRTLLMWorker:
         """Serve a checkpoint in transformers' format; any release.
 
         Args:
             model_dir: A folder, a hub name, or `tinylm/NAME`.
+            tokenizer: Folder or name of another tokenizer.
             llm_args: The constructor's arguments; all others go to `LLM`.
         """
         own = {name: llm_args.pop(name) for name in cls.__init__.__kwdefaults__ or {} if name in llm_args}
         nested = own.pop("llm_args", None) or {}
-        return cls(model_dir, **own, llm_args={**nested, **llm_args})
+        return cls(model_dir, tokenizer, **own, llm_args={**nested, **llm_args})
 
     @classmethod
     def init_with_new_llm(
@@ -186,7 +188,9 @@ class TRTLLMWorker(StreamingWorker):
         backend: str = "pytorch",
         max_batch_size: int | None = 32,
         max_num_tokens: int | None = 4096,
-        **llm_args: Any,
+        kv_cache_free_gpu_memory_fraction: float | None = None,
+        disable_overlap_scheduler: bool = False,
+        scheduler_config: Any = None,
     ) -> TRTLLMWorker:
         """Serve a checkpoint with the arguments of upstream's worker, so that its scripts run here.
 
@@ -195,10 +199,19 @@ class TRTLLMWorker(StreamingWorker):
             backend: Only `"pytorch"`; an engine is served by `from_engine`.
             max_batch_size: Concurrent requests.
             max_num_tokens: Tokens per step.
-            llm_args: Further arguments of `LLM`.
+            kv_cache_free_gpu_memory_fraction: `kv_cache_fraction`; None takes its default instead of upstream's 0.9.
+            disable_overlap_scheduler: An argument of `LLM`.
+            scheduler_config: An argument of `LLM`; None takes its default.
         """
         require.one_of("backend", backend, ("pytorch",))
-        return cls(model_dir, max_batch_size=max_batch_size, max_num_tokens=max_num_tokens, llm_args=llm_args)
+        llm_args = {"disable_overlap_scheduler": disable_overlap_scheduler, "scheduler_config": scheduler_config}
+        return cls(
+            model_dir,
+            max_batch_size=max_batch_size,
+            max_num_tokens=max_num_tokens,
+            kv_cache_fraction=kv_cache_free_gpu_memory_fraction,
+            llm_args={name: value for name, value in llm_args.items() if value},
+        )
 
     @functools.cached_property
     def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed on first use

@@ -21,9 +21,13 @@ def described(cls):
             default = field.default if factory is dataclasses.MISSING else factory()
             kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
             fields[field.name] = [kind, "" if default is dataclasses.MISSING else str(default)]
+    for name, field in getattr(cls, "model_fields", {}).items():  # a pydantic model
+        default = "(made)" if field.default_factory else "" if field.is_required() else field.default
+        kind = field.annotation
+        fields[name] = [kind.__name__ if isinstance(kind, type) else str(kind), str(getattr(default, "value", default))]
     methods = {}
     for name, value in names.items():
-        function = value.__func__ if isinstance(value, staticmethod) else value
+        function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
         if inspect.isfunction(function):
             methods[name] = [
                 str(parameter.replace(annotation=inspect.Parameter.empty))

@@ -78,6 +78,9 @@ class SamplingParams:
             raise ValueError(f"require 0 <= top_p <= 1, got top_p={self.top_p}")
         if self.top_k is not None and self.top_k < 0:
             raise ValueError(f"require top_k >= 0, got top_k={self.top_k}")
+        for name in ("logprobs", "prompt_logprobs") if HAS_NEWEST_FIELDS else ():
+            if (getattr(self, name) or 0) > 100:
+                raise ValueError(f"{name} must be less than or equal to 100")
         if self.best_of > 1 and self.greedy:
             raise ValueError("Greedy decoding in the LLM API does not allow multiple returns")
 

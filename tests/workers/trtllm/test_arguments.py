@@ -100,6 +100,7 @@ def test_what_a_release_does_not_take_is_refused_by_name() -> None:
     ("fields", "message"),
     [
         ({"temperature": -1}, "temperature is -1; it must be at least 0"),
+        ({"num_logprobs": 101}, "num_logprobs is 101; TensorRT-LLM reports at most 100"),
         ({"top_p": 0.0, "temperature": 1.0}, r"top_p is 0\.0; it must be above 0 and at most 1"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,26 @@ def test_a_checkpoint_gets_its_share_and_everything_else_goes_to_the_llm() -> No
         assert args.kv_cache_config.free_gpu_memory_fraction == 0.4
         assert (args.max_seq_len, args.disable_overlap_scheduler) == (128, True)
         assert worker.max_seq_len == 128
+
+
+@pytest.mark.parametrize("tensorrt_llm", ["1.2.1", "newest"], indirect=True)
+def test_the_arguments_of_upstreams_worker_serve(tensorrt_llm: Any) -> None:
+    scheduler = importlib.import_module("tensorrt_llm.llmapi").SchedulerConfig(capacity_scheduler_policy="STATIC_BATCH")
+    with TRTLLMWorker.init_with_new_llm(MODEL, "pytorch", 8, 2048, 0.3, True, scheduler) as worker:
+        args = args_of(worker)
+        assert (args.kv_cache_config.free_gpu_memory_fraction, args.disable_overlap_scheduler) == (0.3, True)
+        assert args.scheduler_config.capacity_scheduler_policy == "STATIC_BATCH"
+    with TRTLLMWorker.init_with_new_llm(MODEL) as worker:
+        assert args_of(worker).kv_cache_config.free_gpu_memory_fraction == 0.8
+    llm = tensorrt_llm.LLM(model_folder(MODEL))
+    try:
+        with TRTLLMWorker(llm, load_tokenizer(MODEL)) as worker:
+            assert worker.model == model_folder(MODEL)
+            asyncio.run(worker.run_task(GenerationTask(input_str="5", max_tokens=1)))
+        with pytest.raises(ConfigError, match="tokenizer: must be a folder or a name, unless the model is a loaded"):
+            TRTLLMWorker(MODEL, load_tokenizer(MODEL))
+    finally:
+        llm.shutdown()
 
 
 def test_without_a_length_the_models_own_holds() -> None:

@@ -77,6 +77,11 @@ class RequestOutput:
         self._executor = weakref.ref(executor)
         self._done = False
         self._aborted = False
+        self._error_msg = None
+
+    @property
+    def error(self):
+        return self._error_msg
 
     @property
     def finished(self):
@@ -97,6 +102,9 @@ class RequestOutput:
         self._handle_response(await self.aqueue.get())
 
     def _handle_response(self, response):
+        if response.error is not None and HAS_NEWEST_FIELDS:  # the newest end the result, and raise nothing here
+            self._done, self._error_msg = True, response.error
+            return
         if response.error is not None:
             raise RequestError(response.error)
         output = self.outputs[0]

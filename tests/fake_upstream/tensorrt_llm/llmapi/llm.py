@@ -10,7 +10,6 @@ from tensorrt_llm import HAS_NEWEST_FIELDS
 from tensorrt_llm._sampling import SamplingParams
 from tensorrt_llm.executor.engine import Engine, Executor
 from tensorrt_llm.executor.result import RequestError, RequestOutput
-from tensorrt_llm.llmapi import KvCacheConfig
 from tensorrt_llm.llmapi.llm_args import TorchLlmArgs, TrtLlmArgs
 
 
@@ -37,12 +36,7 @@ class _Base:
         tokenizer_revision=None,
         **kwargs,
     ):
-        unknown = set(kwargs) - set(self.args_class.model_fields)
-        if unknown:
-            raise ValueError(f"1 validation error: {sorted(unknown)}: Extra inputs are not permitted")
-        defaults = {"max_seq_len": None, "max_num_tokens": 8192, "enable_chunked_prefill": False}
-        defaults |= {"guided_decoding_backend": None, "reasoning_parser": None}
-        self.args = self.args_class(**defaults | {"model": model, "kv_cache_config": KvCacheConfig()} | kwargs)
+        self.args = self.args_class(model=model, **kwargs)
         self.tokenizer = TransformersTokenizer(AutoTokenizer.from_pretrained(str(tokenizer or model)))
         os.environ.update(getattr(self.args, "env_overrides", None) or {})  # of the whole process, for good
         self._folder = Path(str(tokenizer or model))
@@ -54,58 +48,6 @@ class _Base:
         self._executor = Executor(self.executor)  # the one strong reference
         self.requests = []
 
-    def generate_async(
-        self,
-        inputs,
-        sampling_params=None,
-        lora_request=None,
-        prompt_adapter_request=None,
-        streaming=False,
-        kv_cache_retention_config=None,
-        disaggregated_params=None,
-        trace_headers=None,
-        _postproc_params=None,
-        scheduling_params=None,
-        cache_salt=None,
-    ):
-        return self._submit(inputs, sampling_params, streaming, cache_salt, kv_cache_retention_config, None)
-
-    def _submit(
-        self, inputs, params, streaming, cache_salt, retention, priority, scheduling_params=None, conversation=None
-    ):
-        if self._executor is None:
-            raise RuntimeError("LLM is shutting down")
-        params = params or SamplingParams()
-        tokenizer = self.tokenizer.tokenizer
-        params._setup(tokenizer, self.executor.generation_config)
-        if getattr(self.args, "generation_config", None) == "auto":
-            params._apply_generation_config_defaults(json.loads((self._folder / "generation_config.json").read_text()))
-        if getattr(params, "thinking_token_budget", None) is not None and self.args.reasoning_parser is None:
-            raise ValueError("thinking_token_budget requires a configured reasoning_parser")
-        token_ids = tokenizer(inputs).input_ids if isinstance(inputs, str) else list(inputs)
-        self._check(token_ids, params)
-        if priority is not None and not 0 <= priority <= 1:
-            raise ValueError(f"priority must be in [0.0, 1.0], got {priority}")
-        output = RequestOutput(len(self.requests), token_ids, params, streaming, tokenizer, self._executor)
-        self.requests.append({"params": params, "salt": cache_salt, "retention": retention, "priority": priority})
-        self.requests[-1] |= {"scheduling": scheduling_params, "conversation": conversation}
-        self.executor.submit(output, cache_salt, retention)
-        return output
-
-    def _check(self, token_ids, params):
-        if not self.args.enable_chunked_prefill and len(token_ids) > self.args.max_num_tokens:
-            raise RequestError(f"The sum of prompt length ({len(token_ids)}) should not exceed max_num_tokens")
-
-    def get_stats(self, timeout=2):
-        return [{"numActiveRequests": self.executor.num_active}]
-
-    def shutdown(self):
-        if self._executor is not None:
-            self.executor.shutdown()
-            self._executor = None
-
-
-class LLM(_Base):
     if HAS_NEWEST_FIELDS:
 
         def generate_async(
@@ -124,11 +66,60 @@ class LLM(_Base):
             cache_salt=None,
             priority=0.5,
         ):
-            return self._submit(
-                *(inputs, sampling_params, streaming, cache_salt, kv_cache_retention_config, priority),
-                scheduling_params,
-                conversation_params,
-            )
+            return self._submit(inputs, sampling_params, streaming, cache_salt, kv_cache_retention_config, priority)
+
+    else:
+
+        def generate_async(
+            self,
+            inputs,
+            sampling_params=None,
+            lora_request=None,
+            prompt_adapter_request=None,
+            streaming=False,
+            kv_cache_retention_config=None,
+            disaggregated_params=None,
+            trace_headers=None,
+            _postproc_params=None,
+            scheduling_params=None,
+            cache_salt=None,
+        ):
+            return self._submit(inputs, sampling_params, streaming, cache_salt, kv_cache_retention_config, None)
+
+    def _submit(self, inputs, params, streaming, cache_salt, retention, priority):
+        if self._executor is None:
+            raise RuntimeError("LLM is shutting down")
+        params = params or SamplingParams()
+        tokenizer = self.tokenizer.tokenizer
+        params._setup(tokenizer, self.executor.generation_config)
+        if getattr(self.args, "generation_config", None) == "auto":
+            params._apply_generation_config_defaults(json.loads((self._folder / "generation_config.json").read_text()))
+        if getattr(params, "thinking_token_budget", None) is not None and self.args.reasoning_parser is None:
+            raise ValueError("thinking_token_budget requires a configured reasoning_parser")
+        token_ids = tokenizer(inputs).input_ids if isinstance(inputs, str) else list(inputs)
+        self._check(token_ids, params)
+        if priority is not None and not 0 <= priority <= 1:
+            raise ValueError(f"priority must be in [0.0, 1.0], got {priority}")
+        output = RequestOutput(len(self.requests), token_ids, params, streaming, tokenizer, self._executor)
+        self.requests.append({"params": params, "salt": cache_salt, "retention": retention, "priority": priority})
+        self.executor.submit(output, cache_salt, retention)
+        return output
+
+    def _check(self, token_ids, params):
+        if not self.args.enable_chunked_prefill and len(token_ids) > self.args.max_num_tokens:
+            raise RequestError(f"The sum of prompt length ({len(token_ids)}) should not exceed max_num_tokens")
+
+    def get_stats(self, timeout=2):
+        return [{"numActiveRequests": self.executor.num_active}]
+
+    def shutdown(self):
+        if self._executor is not None:
+            self.executor.shutdown()
+            self._executor = None
+
+
+class LLM(_Base):
+    """Serves a checkpoint."""
 
 
 class _TrtLLM(_Base):
@@ -136,8 +127,8 @@ class _TrtLLM(_Base):
 
     args_class = TrtLlmArgs
 
-    def __init__(self, model, tokenizer=None, *args, gather_generation_logits=False, **kwargs):
-        super().__init__(model, tokenizer, *args, gather_generation_logits=gather_generation_logits, **kwargs)
+    def __init__(self, model, tokenizer=None, **kwargs):
+        super().__init__(model, tokenizer, **kwargs)
         config = json.loads((Path(model) / "config.json").read_text())
         self.build_config = config["build_config"]
         if self.args.enable_chunked_prefill and not self.build_config["plugin_config"]["use_paged_context_fmha"]:

@@ -145,6 +145,26 @@ class AssistantMessage(RoleMessage):
         self.finish_reason = finish_reason
 
 
+if HAS_NEWEST_FIELDS:
+
+    @dataclass
+    class ToolMessage(RoleMessage):
+        def __init__(self, content, tool_call_id, *, trace_stdout=None, trace_stderr=None):
+            super().__init__(role="tool", content=content)
+            self.tool_call_id, self.trace_stdout, self.trace_stderr = tool_call_id, trace_stdout, trace_stderr
+
+        def to_dict(self):
+            return {"role": "tool", "content": self.content, "tool_call_id": self.tool_call_id}
+
+
+class OpenAIToolDescription:
+    def __init__(self, name, description, parameters):
+        self.name, self.description, self.parameters = name, description, parameters
+
+    def to_dict(self):
+        return {"type": "function", "function": {"name": self.name, "parameters": self.parameters}}
+
+
 @dataclass
 class ChatTask(StreamGenerationTask):
     messages: list[RoleMessage] = field(default_factory=list)
@@ -152,6 +172,8 @@ class ChatTask(StreamGenerationTask):
     enable_token_counting: bool = field(default=False)
     prompt_tokens_num: int = field(default=0)
     completion_tokens_num: int = field(default=0)
+    if HAS_NEWEST_FIELDS:
+        reasoning_tokens_num: int = field(default=0)
     sub_request_markers: list[tuple[str, int]] = field(default_factory=list)
     unique_id: int | None = field(default=None)
 
@@ -183,6 +205,21 @@ class MCPCallTask(Task):
     tool_name: str | None = field(default=None)
     args: dict | None = field(default=None)
     result_str: str | None = None
+    if HAS_NEWEST_FIELDS:
+        result_stdout: str | None = None
+        result_stderr: str | None = None
+
+    if HAS_SCOPES:
+
+        @staticmethod
+        def create_mcptask(tool_call_id, tool_name, args, worker_tag):
+            return MCPCallTask(worker_tag, tool_call_id=tool_call_id, tool_name=tool_name, args=args)
+
+    else:
+
+        @staticmethod
+        def create_mcptask(tool_name, args, worker_tag):
+            return MCPCallTask(worker_tag, tool_name=tool_name, args=args)
 
 
 @dataclass

@@ -50,10 +50,27 @@ class TRTLLMWorker(Worker):
         self.tokenizer = tokenizer
 
     @classmethod
-    def init_with_new_llm(cls, model_dir, backend="pytorch", max_batch_size=32, max_num_tokens=4096, **kwargs):
+    def init_with_new_llm(
+        cls,
+        model_dir,
+        backend="pytorch",
+        max_batch_size=32,
+        max_num_tokens=4096,
+        kv_cache_free_gpu_memory_fraction=0.9,
+        disable_overlap_scheduler=False,
+        scheduler_config=None,
+    ):
         from tensorrt_llm.llmapi.llm import LLM  # needs torch
+        from tensorrt_llm.llmapi.llm_args import KvCacheConfig, SchedulerConfig
 
-        llm = LLM(model_dir, max_batch_size=max_batch_size, max_num_tokens=max_num_tokens, **kwargs)
+        llm = LLM(
+            model_dir,
+            disable_overlap_scheduler=disable_overlap_scheduler,
+            kv_cache_config=KvCacheConfig(free_gpu_memory_fraction=kv_cache_free_gpu_memory_fraction),
+            max_batch_size=max_batch_size,
+            max_num_tokens=max_num_tokens,
+            scheduler_config=scheduler_config or SchedulerConfig(),
+        )
         return cls(llm, llm.tokenizer)
 
     def _submit(self, task, streaming):

@@ -1,3 +1,0 @@
-"""How one request is scheduled."""
-
-from tensorrt_llm._scheduling import SchedulingParams  # noqa: F401

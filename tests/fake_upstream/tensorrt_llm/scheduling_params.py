@@ -1,7 +1,0 @@
-"""`SchedulingParams` until the newest release moved it."""
-
-from tensorrt_llm import HAS_NEWEST_FIELDS
-
-if HAS_NEWEST_FIELDS:
-    raise ModuleNotFoundError("No module named 'tensorrt_llm.scheduling_params'")
-from tensorrt_llm._scheduling import SchedulingParams  # noqa: F401
