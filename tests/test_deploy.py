@@ -47,6 +47,13 @@ def test_the_stack_asks_the_engine_where_it_is() -> None:
     assert manifest("Service", "engine")["spec"]["ports"][0]["port"] == 8000
 
 
+def test_trtllm_serve_reads_a_long_chain_in_steps() -> None:
+    """A chain resent for a probe may be longer than max_num_tokens, which the server refuses otherwise."""
+    page = (DEPLOY.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    assert "--enable_chunked_prefill" in compose()["services"]["trtllm"]["command"]
+    assert "`trtllm-serve MODEL --port 8000 --enable_chunked_prefill`" in page
+
+
 def test_every_service_has_a_health_check() -> None:
     assert all("healthcheck" in service for service in compose()["services"].values())
     for name in ("engine", "scaffolding"):

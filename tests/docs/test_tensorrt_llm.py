@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -38,6 +39,7 @@ PROBLEMS = "".join(
     for start, end in ((5, 6), (6, 7))
 )
 OF_ENGINES = ("convert_checkpoint", "trtllm-build", "engine check")
+FROM_1_3 = ("extra_1.3.yaml", "prioritize=true")
 SMALL = {
     "4096": "160",
     "8192": "1024",
@@ -47,13 +49,21 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[str]:
-    """Address of the page's trtllm-serve."""
+def target() -> Iterator[Any]:
     pytest.importorskip("torch")
     from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+
+    with HuggingFaceWorker("tinylm/target") as worker:
+        yield worker
+
+
+@pytest.fixture
+def served(target: Any, release: str) -> Iterator[str]:
+    """Address of the page's trtllm-serve: the release's, with steps shorter than a chain."""
     from tests.servers.openai_server import OpenAIServer
 
-    with HuggingFaceWorker("tinylm/target") as worker, OpenAIServer(worker, "target", flavor="trtllm") as server:
+    step_len = None if "enable_chunked_prefill: true" in FILES["extra.yaml"] else 64
+    with OpenAIServer(target, "target", flavor="trtllm", is_older=release != "newest", step_len=step_len) as server:
         yield server.url
 
 
@@ -65,12 +75,12 @@ def test_the_page_runs_in_order(release: str, served: str, tmp_path: Path, warm_
     from scaffolding_ext.prompts.tokenizers import model_folder
 
     has_engines = release == "1.2.1"
-    target = str(model_folder("tinylm/target"))
-    here = SMALL | {"http://localhost:8000/v1": served, "/models/target": target}
+    folder = str(model_folder("tinylm/target"))
+    here = SMALL | {"http://localhost:8000/v1": served, "/models/target": folder}
     if not has_engines:
         named = 'from_engine("engines/target", "/models/target"', "model: engines/target, tokenizer: /models/target"
         assert all(any(part in text for text in FILES.values()) for part in named)
-        here = {named[0]: f'("{target}"', named[1]: f"model: {target}", ".(": "("} | here
+        here = {named[0]: f'("{folder}"', named[1]: f"model: {folder}", ".(": "("} | here
 
     def adapted(text: str) -> str:
         for part, own in here.items():
@@ -82,7 +92,8 @@ def test_the_page_runs_in_order(release: str, served: str, tmp_path: Path, warm_
         (tmp_path / title).write_text(adapted(text), encoding="utf-8")
     (tmp_path / "problems.jsonl").write_text(PROBLEMS)
     (tmp_path / "convert_checkpoint.py").write_text("")  # writes what only trtllm-build reads
-    programs = {"trtllm-build": "exec python $FAKE/scripts/trtllm_build.py", "trtllm-serve": "exit 0", "curl": "exit 0"}
+    programs = {f"trtllm-{name}": f"exec python $FAKE/scripts/trtllm_{name}.py" for name in ("build", "serve")}
+    programs["curl"] = "exit 0"
     (tmp_path / "bin").mkdir()
     for name, script in programs.items():
         path = tmp_path / "bin" / name
@@ -92,7 +103,8 @@ def test_the_page_runs_in_order(release: str, served: str, tmp_path: Path, warm_
     environment = {name: value for name, value in os.environ.items() if name != "SCAFFOLDING_EXT_STANDINS"}
     environment |= {"PYTHONPATH": fake, "FAKE": fake, "FAKE_UPSTREAM_RELEASE": release, "OMP_NUM_THREADS": "1"}
     environment |= {"PATH": os.pathsep.join([str(tmp_path / "bin"), str(warm_torch), os.environ["PATH"]])}
-    commands = [line for line in COMMANDS if has_engines or not any(part in line for part in OF_ENGINES)]
+    absent = FROM_1_3 if has_engines else OF_ENGINES
+    commands = [line for line in COMMANDS if not any(part in line for part in absent)]
     done = subprocess.run(
         ["bash", "-ec", adapted("\n".join([*commands, "python readme.py"]))],
         cwd=tmp_path,

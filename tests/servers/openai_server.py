@@ -123,6 +123,7 @@ class OpenAIServer:
         is_older: Whether it lacks what its kind has had since 2026; see `releases`.
         reasons: Whether a reasoning parser tells a chat's thinking apart.
         by_priority: Whether it schedules by priority: vLLM refuses one otherwise.
+        step_len: Tokens of a step of a trtllm-serve without chunked prefill, which refuses longer prompts.
         root: What it says is behind the model's name.
         tells_reuse: Whether its usage has the cached tokens of a prompt.
 
@@ -152,6 +153,7 @@ class OpenAIServer:
         is_older: bool = False,
         reasons: bool = False,
         by_priority: bool = False,
+        step_len: int | None = None,
         root: str | None = None,
         tells_reuse: bool = True,
     ) -> None:
@@ -165,7 +167,7 @@ class OpenAIServer:
         self._model = model
         self._flavor = flavor
         self._allowed = allowed
-        self._release = Release(flavor, is_older, reasons, by_priority)
+        self._release = Release(flavor, is_older, reasons, by_priority, step_len)
         self._shape = Shape(self._release, encode, decode, keeps_turns_open, bos)
         self._root = root
         self._tells_reuse = tells_reuse

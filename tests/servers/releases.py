@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import InvalidTaskError
 
 _MAX_LOGPROBS = 20  # of vLLM, unless it is started with others
+_MAX_TRTLLM_LOGPROBS = 100
 _TRTLLM_FIELDS = frozenset(
     (
         *("model", "best_of", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty"),
         *("seed", "stop", "stream", "stream_options", "temperature", "top_p", "user", "use_beam_search", "top_k"),
         *("min_p", "repetition_penalty", "stop_token_ids", "ignore_eos", "min_tokens", "skip_special_tokens"),
-        *("add_special_tokens", "echo", "response_format"),
+        *("add_special_tokens", "echo", "response_format", "thinking_token_budget"),
     )
 )
 _TRTLLM_ENDPOINTS = {
-    "prompt": frozenset(("prompt", "suffix", "detokenize")),
+    "prompt": frozenset(("prompt", "detokenize")),
     "messages": frozenset(("messages", "top_logprobs", "reasoning_effort", "add_generation_prompt", "cache_salt")),
 }
 
@@ -35,12 +36,14 @@ class Release(NamedTuple):
             tokens, trtllm-serve those of completions, and priorities.
         reasons: Whether it has a reasoning parser, which tells a chat's thinking apart.
         by_priority: Whether it schedules by priority.
+        step_len: Tokens of a step of a trtllm-serve without chunked prefill, which refuses longer prompts; else None.
     """
 
     flavor: str
     is_older: bool = False
     reasons: bool = False
     by_priority: bool = False
+    step_len: int | None = None
 
     def check(self, body: Mapping[str, Any]) -> None:
         """Refuse a body that this release does not take.
@@ -100,6 +103,11 @@ class Release(NamedTuple):
             raise InvalidTaskError("logprobs is not supported")
         if not 0 <= (body.get("priority") or 0) <= 1:
             raise InvalidTaskError("priority: Input should be between 0 and 1")
+        if max(_number(body, "logprobs"), _number(body, "top_logprobs")) > _MAX_TRTLLM_LOGPROBS:
+            raise InvalidTaskError(f"logprobs must be less than or equal to {_MAX_TRTLLM_LOGPROBS}")
+        prompt = body.get("prompt")
+        if self.step_len is not None and isinstance(prompt, list) and len(prompt) > self.step_len:
+            raise InvalidTaskError(f"The sum of prompt length ({len(prompt)}) should not exceed max_num_tokens")
 
 
 def _number(body: Mapping[str, Any], name: str) -> int:

@@ -268,9 +268,10 @@ _KNOWN = (
         shows_special=_SHOWS_SPECIAL,
         thinking=_top_level,
         guide=_response_format,
+        takes_end_ids=True,
         ids=TokenIds({"detokenize": False}, with_text=False, on_chat=False),
         logprobs=Logprobs(most=1),
-        chat=Chat(thinking=_top_level, guide=_response_format, takes_salt=True),
+        chat=Chat(("reasoning_effort",), thinking=_top_level, guide=_response_format, takes_salt=True),
     ),
     Flavor(
         "llama_cpp",

@@ -88,6 +88,19 @@ async def tells_cached_tokens(
     return False
 
 
+async def refused_priority(connection: Connection, flavor: Flavor, model: str, chat: bool) -> str | None:
+    """Reason why the server refuses a request with a priority, or None if it takes one."""
+    if flavor.priority is None:
+        return None  # `RequestBodies` refuses it
+    prompt = {"messages": [{"role": "user", "content": _PROMPT}]} if chat else {"prompt": _PROMPT}
+    body = {"model": model, **prompt, "max_tokens": 1, "priority": flavor.priority(-1)}
+    try:
+        await connection.complete("chat" if chat else "completions", body, lambda reply: reply)
+    except WorkerError as error:
+        return str(error)
+    return None
+
+
 async def separates_thinking(connection: Connection, flavor: Flavor, model: str) -> bool:
     """Return True if the beginning of a chat's answer comes as thinking, apart from its text."""
     message = {"role": "user", "content": _PROMPT}

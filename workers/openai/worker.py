@@ -27,6 +27,7 @@ from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.openai.self_test import (
     proven,
     refusals,
+    refused_priority,
     refused_scores,
     separates_thinking,
     tells_cached_tokens,
@@ -214,6 +215,13 @@ class OpenAIWorker(StreamingWorker):
                 if not self._connection.run_blocking(*ask):
                     named = named._replace(tells_reuse=False)
                     warnings.warn(_SILENT_REUSE.format(base_url, named.reuse_option), ServerWarning, stacklevel=2)
+            if served is not None and prioritize:
+                try_one = refused_priority, self._connection, named, model, self._path == "chat"
+                if (reason := self._connection.run_blocking(*try_one)) is not None:
+                    prioritize = False
+                    warnings.warn(
+                        f"{base_url} takes no priority, so none is sent: {reason}", ServerWarning, stacklevel=2
+                    )
             self.flavor = named.name
             self.takes_messages = endpoint == "chat"
             takes_text = named.name in _CHAT_FLAVORS and not may_have_tokenizer(own_name)

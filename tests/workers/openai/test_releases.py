@@ -25,7 +25,7 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
-from scaffolding_ext.workers.openai.worker import OpenAIWorker
+from scaffolding_ext.workers.openai.worker import OpenAIWorker, ServerWarning
 from tests.servers.openai_server import OpenAIServer
 
 MODEL = "tinylm/draft"
@@ -302,6 +302,31 @@ def test_a_vllm_without_priority_scheduling_refuses_by_name(model: Any) -> None:
         note(task, purpose=SCORE)
         with pytest.raises(InvalidTaskError, match="Priority scheduling is not enabled"):
             run(worker, task)
+
+
+@pytest.mark.parametrize(("flavor", "server"), [("trtllm", {"is_older": True}), ("vllm", {})])
+def test_a_server_that_refuses_priorities_is_sent_none(model: Any, flavor: str, server: dict[str, Any]) -> None:
+    with OpenAIServer(model, MODEL, flavor=flavor, **server) as served:
+        with pytest.warns(ServerWarning, match=r"takes no priority, so none is sent: .*riority"):
+            worker = OpenAIWorker(served.url, MODEL, prioritize=True)
+        with worker:
+            task = generation(max_tokens=1)
+            note(task, purpose=SCORE)
+            run(worker, task)
+            assert "set prioritize" in (worker.unordered or "")
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+def test_trtllm_serve_refuses_a_prompt_longer_than_a_step(model: Any, is_chunked: bool) -> None:
+    refused = contextlib.nullcontext() if is_chunked else pytest.raises(InvalidTaskError, match="max_num_tokens")
+    with serving(model, "trtllm", named=True, step_len=None if is_chunked else 8) as (_, worker), refused:
+        run(worker, GenerationTask(input_tokens=[5] * 9, max_tokens=1))
+
+
+def test_trtllm_serves_chat_takes_an_effort(model: Any) -> None:
+    with serving(model, "trtllm", named=True, endpoint="chat") as (server, worker):
+        run(worker, GenerationTask(input_str="5", max_tokens=1, reasoning_effort="high"))
+        assert server.requests[-1].body["reasoning_effort"] == "high"
 
 
 def test_a_server_without_priorities_cannot_be_prioritized() -> None:

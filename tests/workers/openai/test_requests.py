@@ -188,7 +188,7 @@ def test_scores_of_text_take_the_tokenizers_ids():
     assert 0 < text.start < len(whole)
 
 
-@pytest.mark.parametrize("flavor", ["vllm", "sglang", "llama_cpp"])
+@pytest.mark.parametrize("flavor", ["vllm", "sglang", "llama_cpp", "trtllm"])
 def test_a_stop_string_that_is_a_special_token_goes_as_an_id(flavor):
     """A server decodes without special tokens, so that the string never appears in the text."""
     body = bodies(flavor).generation(task(stop=["<|end|>", "x"]), stream=False)
@@ -196,6 +196,7 @@ def test_a_stop_string_that_is_a_special_token_goes_as_an_id(flavor):
     assert body.get("stop_token_ids") == ([3] if FLAVORS[flavor].takes_end_ids else None)
 
 
-def test_trtllm_serve_is_not_told_but_its_ids_end_there():
+def test_trtllm_serve_sends_ids_that_are_matched_here_too():
+    assert bodies("trtllm").generation(task(stop=["<|end|>"]), stream=False)["stop_token_ids"] == [3]
     stops = bodies("trtllm").stops(task(stop=["<|end|>"]))
     assert stops.feed([5, 6, 3, 7], 4) == 3
