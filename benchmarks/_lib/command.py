@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import IO, Any, TypeVar
 
 import click
 from rich.console import Console
@@ -20,6 +22,24 @@ _T = TypeVar("_T")
 
 plotted = click.option("--plot_path", type=PLACE, help="Where the figures are drawn.")
 stored = click.option("--store", type=PLACE, help="Folder of what was run before.")
+
+
+@contextmanager
+def libraries_on_stderr() -> Iterator[IO[str]]:
+    """Send to stderr what libraries print, as C++ does on descriptor 1; yields the stream of the report.
+
+    Descriptor 1 stays stderr, because a library's last words come at the exit. `sys.stdout` is the report's afterwards.
+    """
+    report = sys.stdout
+    with suppress(OSError):  # the caller reads a buffer, which has no descriptor
+        report.flush()
+        report = os.fdopen(os.dup(report.fileno()), "w", encoding="utf-8")
+        os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield report
+    finally:
+        sys.stdout = report
 
 
 def benchmark(
@@ -42,7 +62,8 @@ def benchmark(
         def command(context: click.Context, seed: int, quick: bool, as_json: bool, **options: Any) -> None:
             name = example.split()[0].rpartition(".")[2]
             report = Report(name, setting_of(context), seed)
-            function(report, **options)
+            with libraries_on_stderr():
+                function(report, **options)
             if as_json:
                 print(json.dumps(report.to_json(), indent=1))
             else:

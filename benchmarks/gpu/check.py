@@ -1,9 +1,10 @@
-"""The first ten minutes on a GPU: whether TRTLLMWorker and the installed TensorRT-LLM understand each other.
+"""The first ten minutes on a GPU: do TRTLLMWorker and the installed TensorRT-LLM understand each other?
 
-    python -m benchmarks.gpu.check --model /models/small
+    python -m benchmarks.gpu.check --model /models/small --store runs/check.jsonl
 
-Each check prints a line: passed, failed with its cause, or not served by this release. The exit code is 1 if a line
-failed. Every check has a time limit, because an engine's worst fault is to hang; loading a model counts in none.
+Each check prints a line as it ends: passed, failed with its cause, or not served by this release. The exit code is 1 if
+a line failed. The cheapest and most telling checks come first. Every check has a time limit, because an engine's worst
+fault is to hang; loading a model counts in none. A model that cannot be loaded ends the run.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
 import os
 import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from benchmarks._lib.provenance import setting_of
-from benchmarks._lib.tables import Table, console
+from benchmarks._lib.command import libraries_on_stderr
+from benchmarks._lib.provenance import PLACE, setting_of
 from scaffolding_ext import (
     ConformalDraftTargetController,
     DynasorCoTController,
@@ -35,6 +39,7 @@ from scaffolding_ext import (
 )
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import UPSTREAM, WHY_STANDINS, GenerationTask, StreamGenerationTask, Task
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.meta import token_counts_of
@@ -48,6 +53,7 @@ QUESTION = "Start with 5. Apply a+3,b-2. Find the total."
 G = TypeVar("G", bound=GenerationTask)
 STEP_TOKENS = 256  # of the LLM whose requests are longer than a step
 LONGEST = 8192  # tokens of the longest score
+LEAST_FRACTION = 0.1  # of the free memory for KV; with less, a model serves hardly a chain
 KV_TOKENS = 1024  # of the LLM whose KV is evicted
 LEAST_NATS = 0.05  # mean difference of log-probabilities from float32 that is always allowed
 MOST_GAPS = 3.0  # as a multiple of the gap between bfloat16 and float32 of transformers itself
@@ -70,12 +76,18 @@ class Line(NamedTuple):
         outcome: `"passed"`, `"failed"` or `"not served"`.
         cause: Why it failed or is not served; empty where it passed.
         seconds: How long it took.
+        check: Name of its function.
     """
 
     name: str
     outcome: str
     cause: str
     seconds: float
+    check: str
+
+    def __str__(self) -> str:
+        cause = f"\n            {self.cause}" if self.cause else ""
+        return f"{self.outcome:10} {self.seconds:6.1f} s  {self.name}{cause}"
 
 
 class Kept(WrappingWorker):
@@ -96,6 +108,7 @@ class Bench:
     def __init__(self, model: str, fraction: float) -> None:
         self.model, self._fraction = model, fraction
         self._worker: TRTLLMWorker | None = None
+        self.is_broken = False  # the model cannot be loaded
         self._loaded_s = 0.0
         self._loading_since: float | None = None
 
@@ -103,7 +116,9 @@ class Bench:
     def worker(self) -> TRTLLMWorker:
         """Loaded by the first check that asks."""
         if self._worker is None:
+            self.is_broken = True
             self._worker = self.load(max_seq_len=1024, serve_scores=True, llm_args=self._with_stats())
+            self.is_broken = False
         return self._worker
 
     @property
@@ -496,30 +511,30 @@ def _upstream(bench: Bench, controller: Any, *tags: str) -> None:
         host.shutdown()
 
 
-CHECKS: tuple[Callable[[Bench], None], ...] = (
+CHECKS: tuple[Callable[[Bench], None], ...] = (  # the cheapest and most telling first, further loads last
     upstreams_classes,
     loading,
-    contract,
-    scores,
-    prefix_reuse,
     salts,
-    cancel,
-    two_hosts,
-    two_loops,
+    prefix_reuse,
     stop_strings,
+    cancel,
+    two_loops,
+    two_hosts,
+    verdicts,
+    branches,
     logprobs_aborted,
     samples,
     seeds,
-    branches,
-    verdicts,
     cache_salt,
     priority,
-    longer_than_a_step,
-    longest_score,
-    retention,
-    shutdown,
+    contract,
     dynasor_upstream,
     conformal_upstream,
+    scores,
+    longer_than_a_step,
+    shutdown,
+    retention,
+    longest_score,
 )
 
 
@@ -547,48 +562,90 @@ def line_of(check: Callable[[Bench], None], bench: Bench, limit: float) -> Line:
     while thread.is_alive() and time.monotonic() - started - (bench.loading_seconds - loaded) < limit:
         thread.join(min(limit, 1.0))
     outcome, cause = found[0] if found else ("failed", f"no end within {limit:g} seconds")
-    return Line(name, outcome, cause, time.monotonic() - started)
+    return Line(name, outcome, cause, time.monotonic() - started, check.__name__)
 
 
-@contextmanager
-def stdout_kept_for_the_report() -> Iterator[None]:
-    """Send to stderr what libraries print."""
-    kept = sys.stdout
-    sys.stdout = sys.stderr
-    try:
-        yield
-    finally:
-        sys.stdout = kept
+class ModelNeeds(NamedTuple):
+    """Memory of a model, by arithmetic; GB are 1e9 bytes.
+
+    Attributes:
+        weights: Bytes of its safetensors files, or of all parameters at two bytes.
+        token: Bytes of one token's KV at two bytes a value.
+        score: Bytes of the longest score: float32 logits of its text, and as much again for their log-softmax.
+    """
+
+    weights: int
+    token: int
+    score: int
+
+    @classmethod
+    def of(cls, model: str) -> ModelNeeds:
+        """Read a checkpoint's configuration; weights and a GPU are not needed."""
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        folder = model_folder(model)
+        config = AutoConfig.from_pretrained(folder)
+        weights = sum(path.stat().st_size for path in Path(folder).glob("*.safetensors"))
+        if not weights:
+            with torch.device("meta"):
+                weights = 2 * sum(each.numel() for each in AutoModelForCausalLM.from_config(config).parameters())
+        text = config.get_text_config()
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        longest = min(LONGEST, text.max_position_embeddings)
+        return cls(weights, 4 * text.num_hidden_layers * heads * head_dim, 8 * longest * text.vocab_size)
+
+    def on(self, card: float) -> str:
+        """Line about a card of so many bytes, of which 5 % are taken by its driver and the runtime."""
+        free = 0.95 * card - self.weights
+        most = 1 - self.score / free if free > 0 else -1.0
+        name = f"{card / 1e9:4.0f} GB card"
+        if free <= 0:
+            return f"{name}: the weights do not fit"
+        if most < LEAST_FRACTION:
+            return (
+                f"{name}: no room for the longest score; with serve_scores: false {free / self.token:,.0f} tokens of KV"
+            )
+        fraction = min(0.8, math.floor(100 * most) / 100)
+        advice = "the default" if fraction == 0.8 else f"kv_cache_fraction: {fraction}"
+        return (
+            f"{name}: {advice} leaves {fraction * free / self.token:,.0f} tokens of KV, and room for the longest score"
+        )
+
+    def __str__(self) -> str:
+        parts = f"{self.weights / 1e9:.1f} GB of weights, {self.token:,} bytes of KV a token"
+        return f"{parts}, {self.score / 1e9:.1f} GB for the longest score"
 
 
-def show(lines: Sequence[Line]) -> None:
-    """Print the table; causes stand below it, in full."""
-    table = Table("check", "outcome", "s")
-    for line in lines:
-        table.add_row(line.name, line.outcome, f"{line.seconds:.1f}")
-    terminal = console()
-    terminal.print(table)
-    for line in lines:
-        if line.cause:
-            terminal.print(f"{line.outcome}: {line.name}\n    {line.cause}")
-    counts = {outcome: sum(line.outcome == outcome for line in lines) for outcome in ("passed", "failed", "not served")}
-    terminal.print(", ".join(f"{number} {outcome}" for outcome, number in counts.items()))
+def missing_checks(store: Path | None, only: Sequence[str]) -> tuple[list[Line], list[Callable[[Bench], None]]]:
+    """Lines of a store that was begun, and the checks that are still to be run; what failed is run again."""
+    told = store.read_text(encoding="utf-8").splitlines() if store is not None and store.exists() else []
+    known = {line.check: line for line in (Line(**json.loads(text)) for text in told) if line.outcome != "failed"}
+    wanted = [check for check in CHECKS if not only or check.__name__ in only]
+    return list(known.values()), [check for check in wanted if check.__name__ not in known]
 
 
-@click.command(epilog="Example: python -m benchmarks.gpu.check --model /models/small")
+@click.command(epilog="Example: python -m benchmarks.gpu.check --model /models/small --store runs/check.jsonl")
 @click.option("--model", default="tinylm/draft", show_default=True, help="A small checkpoint.")
+@click.option("--for_model", help="Also say what this model needs, by arithmetic; it is not loaded.")
 @click.option("--kv_cache_fraction", default=0.3, show_default=True, help="Share of the free memory of one worker.")
 @click.option(
     "--limit_seconds", default=120.0, show_default=True, help="Seconds that a check may take, without loading."
 )
+@click.option("--budget_seconds", default=math.inf, help="Seconds after which no further check begins.")
+@click.option("--store", type=PLACE, help="JSONL file of the lines; what passed there is not repeated.")
 @click.option("--only", multiple=True, help="Names of checks, as functions of this file are called; all by default.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; the lines go to stderr.")
 @click.pass_context
 def main(
     context: click.Context,
     model: str,
+    for_model: str | None,
     kv_cache_fraction: float,
     limit_seconds: float,
+    budget_seconds: float,
+    store: Path | None,
     only: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -597,21 +654,44 @@ def main(
     if unknown:
         names = ", ".join(check.__name__ for check in CHECKS)
         raise click.UsageError(f"--only names {', '.join(sorted(unknown))}; known: {names}")
-    bench = Bench(model, kv_cache_fraction)
-    with stdout_kept_for_the_report():
-        lines = [line_of(check, bench, limit_seconds) for check in CHECKS if not only or check.__name__ in only]
-    if as_json:
-        release = getattr(sys.modules.get("tensorrt_llm"), "__version__", None)
-        setting = setting_of(context) | {"tensorrt_llm": release}
-        print(json.dumps({"setting": setting, "lines": [line._asdict() for line in lines]}, indent=1))
-    else:
-        show(lines)
-    sys.stdout.flush()
-    has_failed = any(line.outcome == "failed" for line in lines)
+    bench, ends_at = Bench(model, kv_cache_fraction), time.monotonic() + budget_seconds
+    lines, left = missing_checks(store, only)
+    needs = None
+    with libraries_on_stderr() as report:
+
+        def say(text: object) -> None:
+            print(text, file=sys.stderr if as_json else report, flush=True)
+
+        if for_model is not None:
+            needs = ModelNeeds.of(for_model)
+            for text in (f"{for_model}: {needs}", *map(needs.on, cards())):
+                say(text)
+        while left and time.monotonic() < ends_at and not bench.is_broken:
+            lines.append(line_of(left.pop(0), bench, limit_seconds))
+            if store is not None:
+                store.parent.mkdir(parents=True, exist_ok=True)
+                with store.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(lines[-1]._asdict()) + "\n")
+            say(lines[-1])
+        counts = Counter(line.outcome for line in lines) | Counter({"not run": len(left)})
+        say(", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "not served", "not run")))
+        if as_json:
+            release = getattr(sys.modules.get("tensorrt_llm"), "__version__", None)
+            document = {"setting": setting_of(context) | {"tensorrt_llm": release}}
+            document |= {"for_model": needs._asdict()} if needs is not None else {}
+            lists = {"lines": [line._asdict() for line in lines], "not_run": [check.__name__ for check in left]}
+            print(json.dumps(document | lists, indent=1), file=report, flush=True)
     if any("no end within" in line.cause for line in lines):
         os._exit(1)  # a check that hangs holds its worker, whose shutdown would hang, too
     bench.close()
-    sys.exit(int(has_failed))
+    sys.exit(int(counts["failed"] > 0))
+
+
+def cards() -> list[float]:
+    """Bytes of this machine's first card, or of usual ones."""
+    import torch
+
+    return [torch.cuda.mem_get_info(0)[1]] if torch.cuda.is_available() else [24e9, 40e9, 48e9, 80e9, 141e9]
 
 
 if __name__ == "__main__":

@@ -1,47 +1,47 @@
 """Times the transformers engine on random weights in the shape of a real model.
 
-    python -m benchmarks.gpu.shapes --device cuda --shape 7b --store runs/shapes --plot_path runs/shapes/shapes.png
+    python -m benchmarks.gpu.shapes --device cuda --shape 7b --store runs/shapes
 
 For a machine with a GPU, torch and transformers, without TensorRT-LLM, weights or a package index. Weights are made on
-the device. Parts are kept in `--store` as they finish, so that a run that was cut off goes on; a part that fails is
-named in the setting and leaves the others alone. All times are wall-clock.
+the device. Parts, and cells of parts, are kept in `--store` as they finish, so that a run that was cut off goes on; one
+that fails is named in the setting and leaves the others alone. All times are wall-clock.
 
 - machine: bandwidth of the memory, and speed of a matrix product.
 - parity: greedy texts of the embedded model, on the CPU and on the device.
-- sharing: seconds and peak memory of branches and verdicts, by what is shared (the switches of `studies.kv_sharing`).
+- sharing: seconds, KV written and peak memory of branches and verdicts, by what is shared (the switches of
+  `studies.kv_sharing`). Each worker's KV pool has the size of what is written, since a GPU allocates it whole.
 - exits: seconds of verdicts that are read after two layers, beside whole ones.
 - engine: tokens a second beside `generate` and transformers' continuous batching, prompts counted on all sides.
-- host: microseconds a task of many votes at once, on a worker that takes no time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, plotted, stored
+from benchmarks._lib.command import benchmark, stored
 from benchmarks._lib.decode_rate import BATCHES, SHAPES, bandwidth, random_model
-from benchmarks._lib.drawing import drawing
 from benchmarks._lib.report import Report
 from benchmarks._lib.store import kept
-from benchmarks.studies.kv_sharing import BLOCKS, CEILING, NO_KV, PUBLISHED, SHARED, Cell
-from scaffolding_ext import HuggingFaceWorker, MajorityVoteController, NativeGenerationController, ScaffoldingLlm
+from benchmarks.studies.kv_sharing import BLOCKS, CEILING, NO_KV, NUM_BRANCHES, SHARED, Cell
+from scaffolding_ext import HuggingFaceWorker
 from scaffolding_ext.evaluation.run.datasets import embedded_problems
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.branching import LayerExit, VerifyTask
-from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.attention import ATTENTION
 
 SWITCHES = (NO_KV, SHARED, BLOCKS, CEILING)
 VERDICTS = 70, 71  # any two tokens: the weights are random
+QUESTION = list(range(40, 56))
+BLOCK = 32  # tokens
 EXITS = {"whole": None, "after two layers": LayerExit(1e9, 1e9)}
 Figures = dict[str, float]
 
@@ -56,10 +56,33 @@ class Sizes(NamedTuple):
     verdict_tokens: int = 2048
     prompt_len: int = 512
     num_tokens: int = 128
-    votes: int = 512
 
 
-SMALL = Sizes(4, 60, ((128, 8), (256, 16)), 2, 256, 32, 16, 64)
+SMALL = Sizes(4, 60, ((128, 8), (256, 16)), 2, 256, 32, 16)
+
+
+def blocks_written(switch: str, prefix_len: int, num_tokens: int) -> int:
+    """KV blocks that one worker of a switch writes for a cell; the judge of `SHARED` is a worker of `NO_KV`."""
+    written = prefix_len + num_tokens
+    judged = written + (len(QUESTION) if switch in (NO_KV, BLOCKS) else 0)
+    shared = 0 if switch == NO_KV else (prefix_len - 1) // BLOCK  # the last token is read by each branch
+    return shared + NUM_BRANCHES * (-(-judged // BLOCK) - shared)
+
+
+class SizedCell(Cell):
+    """A cell whose workers have a KV pool of what they write.
+
+    Args:
+        sizes: Bytes of the pool, by switch.
+    """
+
+    def __init__(self, options: dict[str, Any], num_tokens: int, sizes: Mapping[str, int]) -> None:
+        super().__init__(options, QUESTION, VERDICTS, num_tokens)
+        self._sizes = sizes
+
+    def _worker(self, switch: str) -> HuggingFaceWorker:
+        reuses = switch != NO_KV
+        return HuggingFaceWorker(**self._options, kv_cache_bytes=self._sizes[switch], enable_block_reuse=reuses)
 
 
 class Parts:
@@ -73,7 +96,24 @@ class Parts:
         self._device, self._shape, self._seed = device, shape, seed
         self._on_gpu = device.startswith("cuda")
         self._sizes = SMALL if shape == "tiny" else Sizes()
-        self._options: dict[str, Any] = {"prefill_chunk": 2048, "kv_cache_bytes": 2**30 * (12 if self._on_gpu else 1)}
+
+    def pieces(self, part: str) -> dict[str, Callable[[], Figures]]:
+        """What a part runs and keeps apart, by name."""
+        if part == "sharing":
+            return {f"sharing_{length}_{num}": partial(self.sharing, length, num) for length, num in self._sizes.cells}
+        if part == "engine":
+            return {f"engine_{batch}": partial(self.engine, batch) for batch in BATCHES}
+        return {part: getattr(self, part)}
+
+    def pool_bytes(self, num_blocks: int) -> int:
+        """Bytes of KV blocks: keys and values of every layer."""
+        shape = SHAPES[self._shape]
+        head_dim = shape.hidden_size // shape.num_attention_heads
+        values = 2 * shape.num_hidden_layers * shape.num_key_value_heads * head_dim
+        return num_blocks * BLOCK * values * (2 if self._on_gpu else 4)
+
+    def _room_for(self, num_requests: int, length: int) -> int:
+        return self.pool_bytes(num_requests * (-(-length // BLOCK) + 1))
 
     @cached_property
     def _network(self) -> Any:
@@ -81,7 +121,8 @@ class Parts:
 
     @cached_property
     def _served(self) -> dict[str, Any]:
-        return {"model": self._network, "tokenizer": load_tokenizer("tinylm/target"), **self._options}
+        tokenizer = load_tokenizer("tinylm/target")
+        return {"model": self._network, "tokenizer": tokenizer, "prefill_chunk": 2048, "tokens_per_block": BLOCK}
 
     def machine(self) -> Figures:
         import torch
@@ -103,31 +144,34 @@ class Parts:
                 texts.append([task.output_str for task in tasks])
         return {"texts equal on the CPU and the device": float(np.mean([a == b for a, b in zip(*texts, strict=True)]))}
 
-    def sharing(self) -> Figures:
+    def sharing(self, prefix_len: int, num_tokens: int) -> Figures:
+        longest = prefix_len + num_tokens + len(QUESTION) + 1
+        written = {each: self.pool_bytes(blocks_written(each, prefix_len, num_tokens)) for each in SWITCHES}
+        cell = SizedCell({**self._served, "max_seq_len": longest}, num_tokens, written)
+        seconds: dict[str, list[float]] = {switch: [] for switch in SWITCHES}
+        peaks = dict.fromkeys(SWITCHES, 0.0)
+        for number in range(-1, self._sizes.rounds):  # the first round of a shape is slow, and not counted
+            prefix = _prompt(number, prefix_len)
+            for switch in np.roll(SWITCHES, number):
+                self._forget_peak()
+                taken = cell.run(str(switch), prefix, 1000 + number, None).wall_s
+                if number >= 0:
+                    seconds[switch].append(taken)
+                    peaks[switch] = max(peaks[switch], self._peak())
         found: Figures = {}
-        for prefix_len, num_tokens in self._sizes.cells:
-            cell = Cell(self._served, list(range(40, 56)), VERDICTS, num_tokens)
-            seconds: dict[str, list[float]] = {switch: [] for switch in SWITCHES}
-            peaks = dict.fromkeys(SWITCHES, 0.0)
-            for number in range(-1, self._sizes.rounds):  # the first round of a shape is slow, and not counted
-                prefix = _prompt(number, prefix_len)
-                for switch in np.roll(SWITCHES, number):
-                    self._forget_peak()
-                    taken = cell.run(str(switch), prefix, 1000 + number, None).wall_s
-                    if number >= 0:
-                        seconds[switch].append(taken)
-                        peaks[switch] = max(peaks[switch], self._peak())
-            for switch in SWITCHES:
-                name = f"{prefix_len} + {num_tokens} tokens: {switch}"
-                found[f"{name}, seconds"] = float(np.median(seconds[switch]))
-                found[f"{name}, to {BLOCKS}"] = float(np.median(np.divide(seconds[switch], seconds[BLOCKS])))
-                if self._on_gpu:
-                    found[f"{name}, peak GB"] = peaks[switch]
+        for switch in SWITCHES:
+            name = f"{prefix_len} + {num_tokens} tokens: {switch}"
+            found[f"{name}, seconds"] = float(np.median(seconds[switch]))
+            found[f"{name}, to {BLOCKS}"] = float(np.median(np.divide(seconds[switch], seconds[BLOCKS])))
+            found[f"{name}, KV written, GB"] = (written[switch] + (switch == SHARED) * written[NO_KV]) / 1e9
+            if self._on_gpu:
+                found[f"{name}, peak GB"] = peaks[switch]
         return found
 
     def exits(self) -> Figures:
         seconds: dict[str, list[float]] = {name: [] for name in EXITS}
-        with HuggingFaceWorker(**self._served) as worker:
+        pool = self._room_for(4, self._sizes.verdict_tokens)
+        with HuggingFaceWorker(**self._served, kv_cache_bytes=pool) as worker:
             for number in range(-1, self._sizes.rounds):
                 for at, (name, rule) in enumerate(EXITS.items()):
                     branches = [_prompt(99 * number + 7 * each + at, self._sizes.verdict_tokens) for each in range(4)]
@@ -137,28 +181,15 @@ class Parts:
                     seconds[name] += [taken] if number >= 0 else []
         return {f"verdicts {name}, seconds": float(np.median(each)) for name, each in seconds.items()}
 
-    def engine(self) -> Figures:
-        found: Figures = {}
-        for batch in BATCHES:
-            prompts = [_prompt(row, self._sizes.prompt_len) for row in range(batch)]
-            sides = {"ours": self._ours, "generate": self._generate, "generate_batch": self._generate_batch}
-            for name, side in sides.items():
-                rate = side(prompts)
-                if rate is not None:
-                    found[f"batch {batch}: {name}, tokens a second"] = rate
-        return found
-
-    def host(self) -> Figures:
-        chain = NativeGenerationController({"max_tokens": 9, "temperature": 0.7})
-        vote, num = MajorityVoteController(chain, 16, allocation=None), self._sizes.votes
-        workers = {"generation": ScriptedWorker("so \\boxed{3}")}
-        with ScaffoldingLlm(vote, workers, max_parallel_requests=num, seed=0) as llm:
-            llm.generate("warm")
-            seconds = self._seconds(lambda: llm.generate([f"Question {number}" for number in range(num)]))
-        return {f"{num} votes of 16 at once: microseconds a task": 1e6 * seconds / (16 * num)}
+    def engine(self, batch: int) -> Figures:
+        prompts = [_prompt(row, self._sizes.prompt_len) for row in range(batch)]
+        sides = {"ours": self._ours, "generate": self._generate, "generate_batch": self._generate_batch}
+        rates = {name: side(prompts) for name, side in sides.items()}
+        return {f"batch {batch}: {name}, tokens a second": rate for name, rate in rates.items() if rate is not None}
 
     def _ours(self, prompts: list[list[int]]) -> float:
-        with HuggingFaceWorker(**self._served, enable_block_reuse=False) as worker:
+        pool = self._room_for(len(prompts), self._sizes.prompt_len + self._sizes.num_tokens)
+        with HuggingFaceWorker(**self._served, kv_cache_bytes=pool, enable_block_reuse=False) as worker:
 
             def work() -> None:
                 fields = {"max_tokens": self._sizes.num_tokens, "temperature": 0.0, "ignore_eos": True}
@@ -236,56 +267,29 @@ def _run(worker: Any, tasks: Sequence[Any]) -> None:
     asyncio.run(scenario())
 
 
-PARTS = ("machine", "parity", "sharing", "exits", "engine", "host")
+PARTS = ("machine", "parity", "sharing", "exits", "engine")
 
 
-def draw(figures: dict[str, Any], path: Path) -> None:
-    """Seconds of sharing beside those of cached blocks, and tokens a second by batch."""
-    with drawing(path, 1, 2, figsize=(10, 4)) as (_, (left, right)):
-        ratios = {name: figure["value"] for name, figure in figures.items() if name.endswith(f", to {BLOCKS}")}
-        cells = sorted({name.partition(":")[0] for name in ratios})
-        for number, switch in enumerate((NO_KV, SHARED, CEILING)):
-            places = [place + 0.25 * number for place in range(len(cells))]
-            left.bar(places, [ratios[f"{cell}: {switch}, to {BLOCKS}"] for cell in cells], 0.25, label=switch)
-        for switch, value in PUBLISHED.items():
-            left.axhline(value, linestyle=":", linewidth=1)
-            left.annotate(f"paper, {switch}", (len(cells) - 0.4, value), fontsize=7, ha="right", va="bottom")
-        left.set(title=f"seconds, {BLOCKS} = 1", xticks=range(len(cells)))
-        left.set_xticklabels(cells, fontsize=7)
-        for side in ("ours", "generate", "generate_batch"):
-            rates = {b: figures.get(f"batch {b}: {side}, tokens a second", {}).get("value") for b in BATCHES}
-            known = {batch: rate for batch, rate in rates.items() if rate is not None}
-            right.plot(list(known), list(known.values()), "o-", label=side if known else None)
-        right.set(title="tokens a second, prompts counted", xlabel="batch", xscale="log", yscale="log")
-        left.legend()
-        right.legend()
-
-
-@benchmark("gpu.shapes --device cuda --shape 7b --store runs/shapes --plot_path runs/shapes/shapes.png")
+@benchmark("gpu.shapes --device cuda --shape 7b --store runs/shapes")
 @click.option("--device", default="cpu", show_default=True, help="A torch device.")
 @click.option("--shape", type=click.Choice(list(SHAPES)), default="tiny", show_default=True, help="Of the weights.")
 @click.option("--only", type=click.Choice(PARTS), multiple=True, help="Parts; all by default.")
 @stored
-@plotted
-def main(
-    report: Report, device: str, shape: str, only: tuple[str, ...], store: Path | None, plot_path: Path | None
-) -> None:
+def main(report: Report, device: str, shape: str, only: tuple[str, ...], store: Path | None) -> None:
     """Time the transformers engine on random weights of a shape, without TensorRT-LLM or a hub."""
     import torch
 
     name = torch.cuda.get_device_name(device) if torch.cuda.is_available() else "cpu"
     report.setting |= {"device_name": name, "torch": torch.__version__}
     parts = Parts(device, shape, report.seed)
-    for part in only or PARTS:
+    for name, run in [piece for part in only or PARTS for piece in parts.pieces(part).items()]:
         try:
-            found = kept(store, f"{part}_{shape}_{device.partition(':')[0]}", getattr(parts, part))
+            found = kept(store, f"{name}_{shape}_{device.partition(':')[0]}", run)
         except Exception as error:  # of any type: the other parts are worth their time
-            report.setting[f"{part} failed"] = f"{type(error).__name__}: {error}"
+            report.setting[f"{name} failed"] = f"{type(error).__name__}: {error}"
             continue
-        for name, value in found.items():
-            report.figure(name, value)
-    if plot_path is not None:
-        draw(report.figures, plot_path)
+        for figure, value in found.items():
+            report.figure(figure, value)
 
 
 if __name__ == "__main__":
