@@ -393,31 +393,27 @@ def priority(bench: Bench) -> None:
     bench.run(greedy(1, custom_input_params={"engine_priority": 0.9}))
 
 
+def scored(worker: TRTLLMWorker, length: int) -> list[int]:
+    """Score a text of so many tokens, and return its tokens."""
+    ids = (worker._reader.ids(None, PROMPT, "input") * length)[:length]
+    score = ScoreTask(input_tokens=ids[:4], continuation_tokens=ids[4:])
+    asyncio.run(worker.run_task(score))
+    expect(len(score.logprobs or ()) == length - 4, f"{len(score.logprobs or ())} of {length - 4} scores came")
+    return ids
+
+
 def longer_than_a_step(bench: Bench) -> None:
     """A score and a generation may be longer than max_num_tokens"""
-    length = 2 * STEP_TOKENS
     with bench.load(max_seq_len=4 * STEP_TOKENS, max_num_tokens=STEP_TOKENS, serve_scores=True) as worker:
-        ids = (worker._reader.ids(None, PROMPT, "input") * length)[:length]
-        task = greedy(8, input_str=None, input_tokens=ids)
-        score = ScoreTask(input_tokens=ids[:4], continuation_tokens=ids[4:])
-
-        async def scenario() -> None:
-            await worker.run_task(task)
-            await worker.run_task(score)
-
-        asyncio.run(scenario())
+        task = greedy(8, input_str=None, input_tokens=scored(worker, 2 * STEP_TOKENS))
+        asyncio.run(worker.run_task(task))
     expect(len(task.output_tokens or ()) == 8, f"{len(task.output_tokens or ())} tokens came")
-    expect(len(score.logprobs or ()) == length - 4, f"{len(score.logprobs or ())} scores came")
 
 
 def longest_score(bench: Bench) -> None:
     """The longest score, of 8,192 tokens at most, fits into the memory that the worker leaves by default"""
     with bench.load(serve_scores=True, kv_cache_fraction=None) as worker:
-        length = min(LONGEST, (worker.max_seq_len or LONGEST) - 1)
-        ids = (worker._reader.ids(None, PROMPT, "input") * length)[:length]
-        score = ScoreTask(input_tokens=ids[:4], continuation_tokens=ids[4:])
-        asyncio.run(worker.run_task(score))
-    expect(len(score.logprobs or ()) == length - 4, f"{len(score.logprobs or ())} of {length - 4} scores came")
+        scored(worker, min(LONGEST, (worker.max_seq_len or LONGEST) - 1))
 
 
 def retention(bench: Bench) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 
 import click
 import numpy as np
@@ -41,7 +40,8 @@ def worker_beside_llm(
             return sum(len(task.output_tokens or ()) for task in tasks)
 
         async def bare() -> int:
-            params = [loaded.release.sampling_params(max_tokens=num_tokens, top_k=1, ignore_eos=True) for _ in prompts]
+            kind = loaded.release.setting("SamplingParams")
+            params = [kind(max_tokens=num_tokens, top_k=1, ignore_eos=True) for _ in prompts]
             results = [
                 loaded.llm.generate_async(ids, sampling_params=own) for ids, own in zip(prompts, params, strict=True)
             ]
@@ -53,12 +53,12 @@ def worker_beside_llm(
             return await worker._client._loop.run(bare)
 
         seconds: dict[str, list[float]] = {"ours": [], "bare": []}
-        sides: list[tuple[str, Callable[[], Awaitable[int]]]] = [("ours", ours), ("bare", on_the_llms_loop)]
-        asyncio.run(_awaited(ours))  # kernels get warm
+        sides = [("ours", ours), ("bare", on_the_llms_loop)]
+        asyncio.run(ours())  # kernels get warm
         for number in range(repetitions):
             for name, side in sides if number % 2 == 0 else reversed(sides):
                 started = time.perf_counter()
-                num_drawn = asyncio.run(_awaited(side))
+                num_drawn = asyncio.run(side())
                 seconds[name].append(time.perf_counter() - started)
                 if num_drawn != num_requests * num_tokens:
                     raise click.ClickException(f"{name} drew {num_drawn} of {num_requests * num_tokens} tokens")
@@ -71,10 +71,6 @@ def worker_beside_llm(
     report.figure("TRTLLMWorker: share of the seconds more", share)
     if on_gpu:
         report.bar("TRTLLMWorker: share of the seconds more", share, "<=", MOST_OVERHEAD)
-
-
-async def _awaited(work: Callable[[], Awaitable[int]]) -> int:
-    return await work()
 
 
 @benchmark("gpu.speed --model /models/small", fails=True)

@@ -62,11 +62,13 @@ def test_the_page_lists_the_scripts_and_says_that_no_gpu_has_run_them() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("release", "num_passed"), [("1.2", 21), ("1.2.1", 21), ("1.3.0rc", 21), ("newest", 23)])
-def test_no_check_fails_on_the_double(warm_torch: Path, release: str, num_passed: int) -> None:
+@pytest.mark.parametrize("release", ["1.2", "1.2.1", "1.3.0rc", "newest"])
+def test_no_check_fails_on_the_double(warm_torch: Path, release: str) -> None:
+    """Older releases draw a batch with its first request's seed, so `seeds` depends on the order of arrival there."""
     lines = run(warm_torch, "check", release=release)["lines"]
-    outcomes = [line["outcome"] for line in lines]
-    assert (len(lines), outcomes.count("passed"), outcomes.count("failed")) == (23, num_passed, 0), lines
+    others = {line["check"]: line["outcome"] for line in lines if line["outcome"] != "passed"}
+    assert len(lines) == 23
+    assert others.items() <= ({} if release == "newest" else dict.fromkeys(("priority", "seeds"), "not served")).items()
 
 
 # TensorRT-LLM's C++ logger writes on descriptor 1.

@@ -86,7 +86,6 @@ class Call(Stream):
         timeout: Seconds from submission within which the request must end; None waits forever. `wait_for` is not used,
             since before Python 3.12 it loses a cancellation that coincides with a token.
         is_piece: True if its budget is only part of the task's, so the request's end is a pause.
-        count: Called with the number of tokens of each report.
         stops: Stop strings and end ids, at which the request is aborted.
 
     Attributes:
@@ -102,7 +101,6 @@ class Call(Stream):
         prompt_len: int,
         timeout: float | None,
         is_piece: bool = False,
-        count: Callable[[int], object] = int,
         stops: IdStops | None = None,
     ) -> None:
         self.ended = False
@@ -115,8 +113,7 @@ class Call(Stream):
         self._prompt_len = prompt_len
         self._timeout = timeout
         self._is_piece = is_piece
-        self._count = count
-        self._num_counted = 0
+        self._num_fed = 0
         self._stops = stops
         self._stop_end: int | None = None  # tokens up to the one that completes a stop string
         self._started = 0.0
@@ -254,9 +251,8 @@ class Call(Stream):
     async def _take_in(self) -> None:
         try:
             async for _ in self.result:
-                num_new = self._num_tokens - self._num_counted
-                self._count(num_new)
-                self._num_counted = self._num_tokens
+                num_new = self._num_tokens - self._num_fed
+                self._num_fed = self._num_tokens
                 if self._stops is not None and num_new > 0:
                     self._stop_end = self._stops.feed(self.output.token_ids, num_new)
                 if self._first_token_at is None and self._num_tokens:

@@ -51,7 +51,6 @@ class LlmClient:
         self._request_timeout = request_timeout
         self._rng = np.random.default_rng(seed)
         self._watch = GreedyWatch(loaded.model)
-        self.num_decoded = 0
         self._calls: set[Call] = set()
         self._is_shut_down = False
         self._loop = LlmLoop.enter(loaded.llm)
@@ -166,11 +165,11 @@ class LlmClient:
             arguments = {**arguments, "return_perf_metrics": True}
 
         def submit() -> Any:
-            params = release.sampling_params(**arguments)
+            params = release.setting("SamplingParams")(**arguments)
             return self._loop(token_ids, sampling_params=params, streaming=streaming, **keywords)
 
         prompt_len = len(token_ids)
-        return Call(self._loop, self._calls, submit, prompt_len, self._request_timeout, is_piece, self._count, stops)
+        return Call(self._loop, self._calls, submit, prompt_len, self._request_timeout, is_piece, stops)
 
     def _stops(self, task: GenerationTask) -> IdStops | None:
         strings = stop_strings(task.stop)
@@ -179,9 +178,6 @@ class LlmClient:
 
     def _decoded(self, token_ids: list[int]) -> str:
         return str(self._reader.tokenizer.decode(token_ids, skip_special_tokens=True))
-
-    def _count(self, num_tokens: int) -> None:
-        self.num_decoded += num_tokens
 
     def _unshared(self) -> dict[str, Any]:
         """Keywords that prevent reuse of KV, for which the engine reports nothing; its own KV is evicted first."""

@@ -84,7 +84,7 @@ class EngineConfig(NamedTuple):
         if not isinstance(document, Mapping) or not isinstance(document.get("build_config"), Mapping):
             raise ConfigError(
                 f"{folder} is not a TensorRT engine: its config.json has no build_config. A model folder is a "
-                "checkpoint: give it to TRTLLMWorker.from_checkpoint, or build an engine from it with trtllm-build"
+                "checkpoint: give it to TRTLLMWorker, or build an engine from it with trtllm-build"
             )
         build, model = document["build_config"], document.get("pretrained_config") or {}
         plugins = build.get("plugin_config") or {}

@@ -176,7 +176,7 @@ def _loaded(
         tokenizer,
         name,
         engine,
-        _readable(llm, engine, max_seq_len, _max_seq_len(llm, max_seq_len, engine, folder)),
+        _max_seq_len(llm, max_seq_len, engine, folder),
         max(len(tokenizer), vocab_size or 0),
         reuses_blocks,
         is_own,
@@ -192,10 +192,25 @@ def _orders_by_priority(llm: Any) -> bool:
 
 
 def _max_seq_len(llm: Any, wanted: int | None, engine: EngineConfig | None, folder: str | None) -> int | None:
-    """The caller's length, else the LLM's limit, else the model's context."""
-    own = getattr(getattr(llm, "args", None), "max_seq_len", None)
+    """The caller's length, else the LLM's limit, else the model's context.
+
+    Without chunked prefill one step must read the prompt, which is all tokens of a request but one.
+    """
+    args = getattr(llm, "args", None)
+    step_len: int | None = getattr(args, "max_num_tokens", None)
     built = _model_config(folder).get("max_position_embeddings") if engine is None else engine.max_seq_len
-    return wanted or own or built
+    longest: int | None = wanted or getattr(args, "max_seq_len", None) or built
+    if engine is not None:
+        step_len = min(step_len or engine.max_num_tokens, engine.max_num_tokens)
+    if step_len is None or getattr(args, "enable_chunked_prefill", False):
+        return longest
+    if wanted is not None and wanted > step_len + 1:
+        raise ConfigError(
+            f"is {wanted}, but the LLM was loaded with max_num_tokens={step_len} and without chunked prefill: load it "
+            "with enable_chunked_prefill=True",
+            "max_seq_len",
+        )
+    return step_len + 1 if longest is None else min(longest, step_len + 1)
 
 
 def _model_config(folder: str | None) -> dict[str, Any]:
@@ -259,20 +274,3 @@ def _read_in_steps(
             f"when it continues. Leave it out, set max_num_tokens to {longest}, or set max_seq_len to {step_len}",
             "llm_args.enable_chunked_prefill",
         )
-
-
-def _readable(llm: Any, engine: EngineConfig | None, wanted: int | None, longest: int | None) -> int | None:
-    """Tokens per request of a loaded LLM. Without chunked prefill one step reads the prompt, all but one of them."""
-    args = getattr(llm, "args", None)
-    step_len: int | None = getattr(args, "max_num_tokens", None)
-    if engine is not None:
-        step_len = min(step_len or engine.max_num_tokens, engine.max_num_tokens)
-    if step_len is None or getattr(args, "enable_chunked_prefill", False):
-        return longest
-    if wanted is not None and wanted > step_len + 1:
-        raise ConfigError(
-            f"is {wanted}, but the LLM was loaded with max_num_tokens={step_len} and without chunked prefill: load it "
-            "with enable_chunked_prefill=True",
-            "max_seq_len",
-        )
-    return step_len + 1 if longest is None else min(longest, step_len + 1)

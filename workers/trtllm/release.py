@@ -52,7 +52,7 @@ def llm_class(engine_folder: str | None) -> Any:
         version = getattr(package, "__version__", "of this machine")
         raise ConfigError(
             f"is the engine {engine_folder}, but TensorRT-LLM {version} no longer runs TensorRT engines (1.3 removed "
-            "them): give the checkpoint from which the engine was built, as TRTLLMWorker.from_checkpoint(MODEL) or "
+            "them): give the checkpoint from which the engine was built, as TRTLLMWorker(MODEL) or "
             "`model: MODEL`, or install a tensorrt_llm below 1.3",
             "model",
         ) from error
@@ -76,10 +76,6 @@ class Release:
         """Its version, for messages."""
         return str(getattr(self._package, "__version__", "of unknown version"))
 
-    def sampling_params(self, **fields: Any) -> Any:
-        """Construct its `SamplingParams`."""
-        return self._package.SamplingParams(**fields)
-
     def setting(self, name: str) -> Any:
-        """Return a class of its LLM API by name, such as KvCacheConfig or KvCacheRetentionConfig."""
+        """Return a class of its LLM API by name, such as SamplingParams or KvCacheRetentionConfig."""
         return getattr(importlib.import_module("tensorrt_llm.llmapi"), name)

@@ -123,8 +123,7 @@ class TRTLLMWorker(StreamingWorker):
                 max_batch_size=max_batch_size,
                 chunked_prefill=own_args.get("enable_chunked_prefill"),
             )
-            fraction = kv_fraction(kv_cache_fraction, serve_scores)
-            share = Share(fraction, enable_block_reuse, serve_logprobs)
+            share = Share(kv_fraction(kv_cache_fraction, serve_scores), enable_block_reuse, serve_logprobs)
             self._loaded = load(os.fspath(model), tokenizer, needs, share, own_args)
         else:
             for key, value in (("kv_cache_fraction", kv_cache_fraction), ("llm_args", llm_args)):
@@ -169,19 +168,6 @@ class TRTLLMWorker(StreamingWorker):
         return cls(engine_dir, tokenizer=tokenizer_dir, **arguments)
 
     @classmethod
-    def from_checkpoint(cls, model_dir: str, tokenizer: str | None = None, **llm_args: Any) -> TRTLLMWorker:
-        """Serve a checkpoint in transformers' format; any release.
-
-        Args:
-            model_dir: A folder, a hub name, or `tinylm/NAME`.
-            tokenizer: Folder or name of another tokenizer.
-            llm_args: The constructor's arguments; all others go to `LLM`.
-        """
-        own = {name: llm_args.pop(name) for name in cls.__init__.__kwdefaults__ or {} if name in llm_args}
-        nested = own.pop("llm_args", None) or {}
-        return cls(model_dir, tokenizer, **own, llm_args={**nested, **llm_args})
-
-    @classmethod
     def init_with_new_llm(
         cls,
         model_dir: str,
@@ -194,14 +180,8 @@ class TRTLLMWorker(StreamingWorker):
     ) -> TRTLLMWorker:
         """Serve a checkpoint with the arguments of upstream's worker, so that its scripts run here.
 
-        Args:
-            model_dir: A folder, a hub name, or `tinylm/NAME`.
-            backend: Only `"pytorch"`; an engine is served by `from_engine`.
-            max_batch_size: Concurrent requests.
-            max_num_tokens: Tokens per step.
-            kv_cache_free_gpu_memory_fraction: `kv_cache_fraction`; None takes its default instead of upstream's 0.9.
-            disable_overlap_scheduler: An argument of `LLM`.
-            scheduler_config: An argument of `LLM`; None takes its default.
+        `backend` must be `"pytorch"`; an engine is served by `from_engine`. A `kv_cache_free_gpu_memory_fraction` of
+        None takes the default of `kv_cache_fraction` instead of upstream's 0.9.
         """
         require.one_of("backend", backend, ("pytorch",))
         llm_args = {"disable_overlap_scheduler": disable_overlap_scheduler, "scheduler_config": scheduler_config}

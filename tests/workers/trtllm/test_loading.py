@@ -87,7 +87,7 @@ def test_an_engine_without_logits_of_the_prompt_serves_no_scores(tmp_path: Path)
 
 @pytest.mark.parametrize("tensorrt_llm", ["newest"], indirect=True)
 def test_a_release_without_engines_says_what_to_do(engine_dir: str) -> None:
-    with pytest.raises(ConfigError, match=r"no longer runs TensorRT engines.*from_checkpoint\(MODEL\)"):
+    with pytest.raises(ConfigError, match=r"no longer runs TensorRT engines.*TRTLLMWorker\(MODEL\)"):
         TRTLLMWorker.from_engine(engine_dir, MODEL)
 
 
@@ -97,9 +97,8 @@ def test_an_engine_has_no_tokenizer_of_its_own(engine_dir: str) -> None:
 
 
 def test_a_checkpoint_gets_its_share_and_everything_else_goes_to_the_llm() -> None:
-    with TRTLLMWorker.from_checkpoint(
-        MODEL, kv_cache_fraction=0.4, max_seq_len=128, disable_overlap_scheduler=True
-    ) as worker:
+    llm_args = {"disable_overlap_scheduler": True}
+    with TRTLLMWorker(MODEL, kv_cache_fraction=0.4, max_seq_len=128, llm_args=llm_args) as worker:
         args = args_of(worker)
         assert args.kv_cache_config.free_gpu_memory_fraction == 0.4
         assert (args.max_seq_len, args.disable_overlap_scheduler) == (128, True)

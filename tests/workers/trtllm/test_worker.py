@@ -59,7 +59,7 @@ def long_task(**fields: Any) -> StreamGenerationTask:
 
 @each_release
 def test_greedy_text_is_that_of_the_transformers_worker(reference: Any) -> None:
-    with TRTLLMWorker.from_checkpoint(MODEL) as worker:
+    with TRTLLMWorker(MODEL) as worker:
         expected = run(reference, GenerationTask(input_str=PROMPT, max_tokens=24, temperature=0.0))
         task = run(worker, GenerationTask(input_str=PROMPT, max_tokens=24, num_logprobs=2, temperature=0.0))
         assert (task.output_str, task.output_tokens, task.finish_reason) == (
