@@ -147,9 +147,7 @@ def adopt(llm: Any, tokenizer: Any, max_seq_len: int | None) -> LoadedLlm:
     given = llm.tokenizer if tokenizer is None else tokenizer
     found = load_tokenizer(given) if isinstance(given, str) else getattr(given, "tokenizer", given)
     if not getattr(found, "is_fast", False):
-        raise ConfigError(
-            "is not set, and the tokenizer of the LLM is not a fast (Rust) one: give a fast one", "tokenizer"
-        )
+        raise ConfigError("is not a fast (Rust) one: give a fast one", "tokenizer")
     folder = None if model is None else str(model)
     engine = EngineConfig.read(folder) if folder is not None and is_engine(folder) else None
     name = given if isinstance(given, str) else folder if engine is None else None
@@ -260,15 +258,15 @@ def _kv_cache_config(share: Share, given: Any) -> Any:
 def _read_in_steps(
     arguments: dict[str, Any], max_seq_len: int | None, engine: EngineConfig | None, folder: str
 ) -> None:
-    """Enable chunked prefill if a request may exceed one step, since chains keep growing."""
+    """Enable chunked prefill unless every request fits into one step, since chains keep growing."""
     if engine is not None and not engine.reads_in_steps(None):
         return  # `EngineConfig.shortfalls` has compared its steps with the needs
     step_len = arguments.get("max_num_tokens") or (_MAX_NUM_TOKENS if engine is None else engine.max_num_tokens)
     built = _model_config(folder).get("max_position_embeddings") if engine is None else engine.max_seq_len
     longest = max_seq_len or built
-    if longest is None or longest <= step_len:
+    if longest is not None and longest <= step_len:
         return
-    if arguments.setdefault("enable_chunked_prefill", True) is False:
+    if arguments.setdefault("enable_chunked_prefill", True) is False and longest is not None:
         raise ConfigError(
             f"is False, but requests may have {longest} tokens and a step reads {step_len}: a longer chain would fail "
             f"when it continues. Leave it out, set max_num_tokens to {longest}, or set max_seq_len to {step_len}",

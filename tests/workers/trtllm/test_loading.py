@@ -19,6 +19,7 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 pytest.importorskip("torch")
 from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from scaffolding_ext.workers.trtllm.loading import _read_in_steps
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 MODEL = "tinylm/draft"
@@ -187,6 +188,13 @@ def test_long_chains_are_read_in_steps(arguments: dict[str, Any], is_chunked: bo
         task = GenerationTask(input_tokens=[5] * 100, max_tokens=1)
         asyncio.run(worker.run_task(task))
         assert task.output_tokens
+
+
+@pytest.mark.parametrize("given", [None, False])
+def test_a_hub_model_of_unknown_length_is_read_in_steps_unless_told_otherwise(given: bool | None) -> None:
+    arguments = {} if given is None else {"enable_chunked_prefill": given}
+    _read_in_steps(arguments, None, None, "some/name")
+    assert arguments["enable_chunked_prefill"] is (given is None)
 
 
 def test_an_engine_reads_a_long_chain_in_steps_if_it_can(tmp_path: Path) -> None:
