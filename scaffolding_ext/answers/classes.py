@@ -6,10 +6,9 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from scaffolding_ext.answers.comparison import Comparator, Verdict
-from scaffolding_ext.answers.forms import Read, read
 
 Pair = tuple[str, str]
-_STEPS_PER_TURN = 500  # steps of comparing or reading, of a few microseconds each
+_CHARACTERS_PER_TURN = 2_000  # that are read or compared, in some milliseconds
 
 
 class Grouping(NamedTuple):
@@ -40,7 +39,6 @@ class AnswerClasses:
     def __init__(self, units_implied: bool = False) -> None:
         self.num_comparisons = 0
         self._comparator = Comparator(units_implied)
-        self._reads: dict[str, Read | None] = {}
         self._verdicts: dict[Pair, Verdict] = {}  # of the text
         self._told: dict[Pair, Verdict] = {}  # of the caller
 
@@ -50,20 +48,19 @@ class AnswerClasses:
         Yields:
             Pairs whose text leaves equality open; send a verdict for each. An empty list lets other work run.
         """
-        steps, turn_ends = 0, self._comparator.num_steps + _STEPS_PER_TURN
+        num_characters = 0
         heads: list[str] = []
         head_of: dict[str, str] = {}
         num_undetermined = 0
         for answer in sorted({a for a in answers if a is not None}, key=lambda a: (len(a), a)):
-            if answer not in self._reads:
-                self._reads[answer] = read(answer)
-                steps += len(answer)
+            num_characters += len(answer)
             for head in heads:
                 if (answer, head) not in self._verdicts:
-                    self._verdicts[answer, head] = self._comparator.verdict(self._reads[answer], self._reads[head])
+                    self._verdicts[answer, head] = self._comparator.verdict(answer, head)
                     self.num_comparisons += 1
-                if self._comparator.num_steps + steps >= turn_ends:
-                    turn_ends = self._comparator.num_steps + steps + _STEPS_PER_TURN
+                    num_characters += len(head)
+                if num_characters >= _CHARACTERS_PER_TURN:
+                    num_characters = 0
                     yield []
                 if self._verdicts[answer, head] is Verdict.EQUAL:
                     head_of[answer] = head

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import Enum
 
-from scaffolding_ext.answers.forms import LONGEST, Form, Read, read
+from scaffolding_ext.answers.forms import LONGEST, Form, read
 from scaffolding_ext.answers.names import spelled
 
 
@@ -34,27 +34,19 @@ def compare(a: str, b: str, *, units_implied: bool = False, oracle: Oracle | Non
         oracle: Decides about two LaTeX expressions whose equality the text does not show. With None they stay
             undetermined, and so do long sets that contain them.
     """
-    if a == b and len(a) > LONGEST:
-        return Verdict.EQUAL
-    return Comparator(units_implied, oracle).verdict(read(a), read(b))
+    return Comparator(units_implied, oracle).verdict(a, b)
 
 
 class Comparator:
-    """Compares answers that are already read: `compare` for comparing one answer with many.
-
-    Attributes:
-        num_steps: Parts of answers compared so far.
-    """
+    """Compares pairs of answers as `compare` does."""
 
     def __init__(self, units_implied: bool = False, oracle: Oracle | None = None) -> None:
         self._units_implied, self._oracle = units_implied, oracle
-        self.num_steps = 0
 
-    def verdict(self, left: Read | None, right: Read | None) -> Verdict:
-        """Compare two answers; None stands for one that could not be read."""
-        self.num_steps += 1
+    def verdict(self, a: str, b: str) -> Verdict:
+        left, right = read(a), read(b)
         if left is None or right is None:
-            return Verdict.UNDETERMINED
+            return Verdict.EQUAL if a == b and len(a) > LONGEST else Verdict.UNDETERMINED
         if left.normalized == right.normalized:
             return Verdict.EQUAL
         verdict = self._decide(left.form, right.form)
@@ -64,7 +56,6 @@ class Comparator:
 
     def _decide(self, a: Form, b: Form) -> Verdict:
         """Compare two forms; symmetric."""
-        self.num_steps += 1
         if a == b:
             return Verdict.EQUAL
         if a.is_name or b.is_name:
@@ -91,7 +82,7 @@ class Comparator:
         if a.name != b.name and a.name and b.name:
             return Verdict.UNDETERMINED
         other = b if a.name else a
-        if a.name != b.name and any(sign in other.latex for sign in "=<>"):
+        if a.name != b.name and not other.items and any(sign in other.latex for sign in "=<>"):
             return self._asked(a, b)
         return self._decide(a._replace(name=""), b._replace(name=""))
 
@@ -115,7 +106,8 @@ class Comparator:
         if kinds <= {"", "{}"} or kinds == {"U"}:
             return self._unordered(a, b)
         if len(kinds) == 1 or kinds == {"", "()"}:
-            return _all(map(self._decide, a.items, b.items)) if len(a.items) == len(b.items) else Verdict.DIFFERENT
+            decided = map(self._decide, a.items, b.items)
+            return _joint(decided, Verdict.DIFFERENT) if len(a.items) == len(b.items) else Verdict.DIFFERENT
         # A bare list may be meant as any of the others, a union be one interval; other brackets differ in meaning.
         return Verdict.UNDETERMINED if "" in kinds or "U" in kinds else Verdict.DIFFERENT
 
@@ -127,27 +119,24 @@ class Comparator:
         if self._oracle is None and len(left) * len(b.items) + len(right) * len(a.items) > _MOST_PAIRS:
             is_plain = all(part.value is not None for part in (*a.items, *b.items))
             return Verdict.DIFFERENT if is_plain else Verdict.UNDETERMINED
-        return _all(
-            _joint((self._decide(part, other) for other in others), Verdict.EQUAL, Verdict.DIFFERENT)
+        found = (
+            _joint((self._decide(part, other) for other in others), Verdict.EQUAL)
             for parts, own, others in ((a.items, left, b.items), (b.items, right, a.items))
             for part in parts
             if part in own
         )
+        return _joint(found, Verdict.DIFFERENT)
 
 
-def _joint(verdicts: Iterable[Verdict], decisive: Verdict, otherwise: Verdict) -> Verdict:
-    """`decisive` if any verdict is, else UNDETERMINED if any is, else `otherwise`."""
-    outcome = otherwise
+def _joint(verdicts: Iterable[Verdict], decisive: Verdict) -> Verdict:
+    """`decisive` if any verdict is, else UNDETERMINED if any is, else the opposite."""
+    outcome = Verdict.EQUAL if decisive is Verdict.DIFFERENT else Verdict.DIFFERENT
     for verdict in verdicts:
         if verdict is decisive:
             return verdict
         if verdict is Verdict.UNDETERMINED:
             outcome = verdict
     return outcome
-
-
-def _all(verdicts: Iterable[Verdict]) -> Verdict:
-    return _joint(verdicts, Verdict.DIFFERENT, Verdict.EQUAL)
 
 
 def _words(a: Form, b: Form) -> Verdict:

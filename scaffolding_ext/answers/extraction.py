@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
-from scaffolding_ext.answers.characters import plain_characters
+from scaffolding_ext.answers.forms import plain_characters
 from scaffolding_ext.answers.reading import Marks, Splitter, marks_in, split_unknown
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
@@ -73,15 +73,13 @@ _NUMBER = re.compile(
     r"(?<![\w.])[+-]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+)?(?:\s?\\?%)?|(?<![\w.])[+-]?\.\d+"
 )
 _RELATION = re.compile(r"(?<![<>!\\])=|\\approx")
-_HASHES = re.compile(
-    r"^[ \t]*####[ \t]*(?!\d+[.)] )((?:[+-][ ]?)?(?:\\?\$|[€£])?[ ]?[+-]?\.?\d[^\n]{0,40}?)[.\s]*\Z", re.MULTILINE
+_HASHES = re.compile(  # GSM8K's last line `#### 180`, or a line of nothing else; `#### 1. Begin` is a heading
+    r"^[ \t]*####[ \t]*(?:(?!\d+[.)] )((?:[+-][ ]?)?(?:\\?\$|[€£])?[ ]?[+-]?\.?\d[^\n]{0,40}?)[.\s]*\Z"
+    r"|([+-]?(?:\\?\$|[€£])?[+-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+))\.?[ \t]*$)",
+    re.MULTILINE,
 )
-_HASHES_LINE = re.compile(r"^[ \t]*####", re.MULTILINE)
 _WORD = r"(?!(?:it|is|and|or|because|since|as|was|would|for|in)\b)[a-z]"  # "I hope", but not "A is right"
 _LOWER_LETTER = re.compile(r"[\s(\[*]*([a-z])[\s)\].:*]*")
-_HASHES_BEFORE_MORE = re.compile(
-    r"^[ \t]*####[ \t]*([+-]?(?:\\?\$|[€£])?[+-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+))\.?[ \t]*$", re.MULTILINE
-)
 _LAST_CHARACTERS = 4_000  # searched for the last number or formula
 
 
@@ -258,11 +256,8 @@ def _behind_hashes(text: str) -> str | None:
     """The number in a last line of GSM8K's form `#### 180`, or in one that has nothing else; headings are ignored."""
     if "####" not in text:  # a substring test is far faster
         return None
-    line = deque(_HASHES_LINE.finditer(text), maxlen=1)
-    if not line:
-        return None
-    found = _HASHES.search(text, line[0].start()) or _HASHES_BEFORE_MORE.match(text, line[0].start())
-    return None if found is None else found[1].strip()
+    found = deque(_HASHES.finditer(text), maxlen=1)
+    return (found[0][1] or found[0][2]).strip() if found else None
 
 
 def _phrases(text: str) -> Iterator[str]:
@@ -303,5 +298,5 @@ def _last_formula_or_number(text: str) -> str | None:
     if formulas and (not numbers or numbers[0].start() < formulas[0].end()):
         written = next(group for group in formulas[0].groups() if group is not None)
         value = _RELATION.split(written)[-1].strip().rstrip(".,").strip()
-        return None if not value or _CUT.search(value) else value
+        return None if value in ("", "\\boxed") else value
     return numbers[0][0] if numbers else None

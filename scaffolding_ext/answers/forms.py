@@ -8,14 +8,20 @@ fractions.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from scaffolding_ext.answers.characters import plain_characters
 from scaffolding_ext.answers.names import is_name, spelled
 
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
+_SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉₊₋ₙ", "0123456789+-n")
+_SUBSCRIPT = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+")
+_MIXED = re.compile("(?<=[0-9])(?=[\u00bc-\u00be\u2150-\u215e])")  # 3½ is 3 1/2, not 31/2
+_ALIKE = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2044": "/"})
 WORDS = "\x02[^\x02\x03]*\x03"
 
 _REPLACED = (
@@ -54,7 +60,7 @@ _FUNCTION = re.compile(
     "arc(?:sin|cos|tan)|(?:sin|cos|tan)h?|cot|sec|csc|log|exp|sqrt|frac|min|max|gcd|lcm", re.IGNORECASE
 )
 _SHORT_NAME = re.compile("no|it|is|at|or|up|[cmk]m|[mk]g|ml|ft|in|oz|lb|hr|mi|am|pm", re.IGNORECASE)
-_SHORT_WORD = re.compile(r"(?<![A-Za-z\\_^{])[A-Za-z]{2}(?![A-Za-z_(])")
+_ANY_WORD = re.compile(rf"({WORDS})|{_LONG_WORD.pattern}|(?<![A-Za-z\\_^{{])[A-Za-z]{{2}}(?![A-Za-z_(])")
 _CONJUNCTION = re.compile(r",|(?<=\s)(?:and|or)(?=\s)|\A\s*(?:and|or)\s*\Z", re.IGNORECASE)
 _LOOSE_SPACE = re.compile(r"(\x02[^\x03]*\x03)|(\\[A-Za-z]+ (?=[A-Za-z]))|(\d (?=\d))| ")
 _GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
@@ -63,16 +69,26 @@ _SHORT_ROOT = re.compile(r"\\sqrt\s*([0-9A-Za-z])")
 _SHORT_SCRIPT = re.compile(r"([_^])\{(\w)\}")
 
 _NUMERAL = r"(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+"
-_NUMBER = re.compile(rf"([+-]*)({_NUMERAL})")
-_RATIO = re.compile(
-    rf"([+-]?)(?:(\d+)(?=[ \\]) ?)?(?:\\frac\{{([+-]?)({_NUMERAL})\}}\{{([+-]?)({_NUMERAL})\}}"
-    rf"|\(?([+-]?)({_NUMERAL})\)?/\(?([+-]?)({_NUMERAL})\)?)"
-)
+_FRACTION = re.compile(rf"\\frac\{{([+-]?(?:{_NUMERAL}))\}}\{{([+-]?(?:{_NUMERAL}))\}}")
+_NUMBER = re.compile(rf"([+-]?)(?:(\d+) +| *)\(?([+-]?)({_NUMERAL})\)?(?:/\(?([+-]?)({_NUMERAL})\)?)?")
 _SCIENTIFIC = re.compile(
     rf"([+-]?)(?:({_NUMERAL})(?:\\times|\\cdot|[x*\u00d7\u00b7]))?10(?:\^|\*\*)"
     rf"(?:\{{([+-]?\d{{1,3}})\}}|([+-]\d{{1,3}}|\d))|([+-]?)({_NUMERAL})[eE]([+-]?\d{{1,3}})"
 )
 _AMBIGUOUS = re.compile(r"[+-]?\d+e[+-]\d*|.*x10.*")  # 2e-3 may be a difference, and x an unknown
+
+
+def plain_characters(text: str) -> str:
+    """Return the text in Unicode's form NFKC, without invisible characters, with straight quotes.
+
+    Raised and lowered digits become LaTeX scripts: `x²` is `x^{2}`. Fractions in one character become `1/2`.
+    """
+    if text.isascii():
+        return text
+    text = _SUPERSCRIPT.sub(lambda match: f"^{{{match[0].translate(_SUPERSCRIPTS)}}}", text)
+    text = _SUBSCRIPT.sub(lambda match: f"_{{{match[0].translate(_SUBSCRIPTS)}}}", text)
+    text = unicodedata.normalize("NFKC", _MIXED.sub(" ", text.replace("\u00ba", "°"))).translate(_ALIKE)
+    return "".join(character for character in text if unicodedata.category(character) != "Cf")
 
 
 def normalize(answer: str) -> str:
@@ -100,40 +116,28 @@ def _marked(words: str) -> str:
 
 
 def _mark_bare_words(piece: str) -> str:
+    """Mark words between spaces, if any is long, and those that touch a number or a bracket: "5cm", "(even)"."""
     if piece.startswith("\x02"):
         return piece
-    long = [word for word in _LONG_WORD.findall(piece) if not _FUNCTION.fullmatch(word)]
-    if long:
+    if not all(map(_FUNCTION.fullmatch, _LONG_WORD.findall(piece))):
         piece = re.sub(r"(?<![^\s])(?:and|or)(?![^\s])", ",", piece)
         piece = _TOKEN.sub(lambda match: f"\x02{match[0]}\x03", piece)
-    if long or _SHORT_WORD.search(piece):
-        pieces = re.split(r"(\x02[^\x03]*\x03)", piece)
-        piece = "".join(part if part.startswith("\x02") else _mark_rest(part) for part in pieces)
-    return re.sub(r"\x03\s*\x02", " ", piece)
+    return re.sub(r"\x03\s*\x02", " ", _ANY_WORD.sub(_mark, piece))
 
 
-def _mark_rest(piece: str) -> str:
-    """Mark words that touch a number or a bracket: "5cm", "(even)"."""
-
-    def mark(match: re.Match[str]) -> str:
-        is_word = _SHORT_NAME.fullmatch(match[0]) if len(match[0]) == 2 else not _FUNCTION.fullmatch(match[0])
-        return f"\x02{match[0]}\x03" if is_word else match[0]
-
-    return _SHORT_WORD.sub(mark, _LONG_WORD.sub(mark, piece))
+def _mark(word: re.Match[str]) -> str:
+    is_word = _SHORT_NAME.fullmatch(word[0]) if len(word[0]) == 2 else not (word[1] or _FUNCTION.fullmatch(word[0]))
+    return f"\x02{word[0]}\x03" if is_word else word[0]
 
 
 def to_number(normalized: str) -> Fraction | None:
     """Return the exact value of a normalized integer, decimal, fraction, mixed number or power of ten; else None."""
-    number = _NUMBER.fullmatch(normalized)
-    if number and len(number[1]) < 2:
-        return _signed(number[1], _value(number[2]))
-    ratio = _RATIO.fullmatch(normalized)
-    if ratio:
-        sign, whole, *parts = ratio.groups()
-        numerator_sign, numerator, denominator_sign, denominator = parts[:4] if parts[1] else parts[4:]
-        if not _value(denominator) or (whole and (numerator_sign or denominator_sign)):
+    number = _NUMBER.fullmatch(_FRACTION.sub(r" \1/\2", normalized))
+    if number:
+        sign, whole, above, numerator, below, denominator = number.groups()
+        if (whole and (above or below or not denominator)) or not _value(denominator or "1"):
             return None
-        value = _signed(numerator_sign, _value(numerator)) / _signed(denominator_sign, _value(denominator))
+        value = _signed(above, _value(numerator)) / _signed(below or "", _value(denominator or "1"))
         return _signed(sign, value + int(whole or 0))
     scientific = _SCIENTIFIC.fullmatch(normalized)
     if scientific:
@@ -167,12 +171,6 @@ _AND = re.compile(r"\x02(?:and|or)\x03")
 _MATRIX = re.compile(r"\\begin\{([pb]?)matrix\}(.*)\\end\{\1matrix\}", re.DOTALL)
 _ROW_END = re.compile(r"\\\\(?:\[[^\]]*\])?")
 _OPAQUE = re.compile(r"\d_|[\x02\x03'%#&~\"]|(?<![_^])\d \d|\d[eE]\d|\.\d+[eE][+-]\d|(?<![\\A-Za-z])[A-Za-z]{4,}")
-_WRITTEN = {  # parts: what stands before, between and behind them
-    "{}": ("\\{", ",", "\\}"),
-    "U": ("", "\\cup ", ""),
-    "matrix": ("\\begin{pmatrix}", "\\\\", "\\end{pmatrix}"),
-    "row": ("", "&", ""),
-}
 
 
 class Form(NamedTuple):
@@ -185,7 +183,7 @@ class Form(NamedTuple):
         unit: Its unit, percent sign or base, or the words around it; empty without one.
         name: Its name, as in `x = 5`, or its calculation, as in `2 + 3 = 5`; empty without one.
         brackets: The two brackets around its parts, `"{}"` of a set, `""` of a bare list, `"U"` of a union of
-            intervals, `"matrix"` or `"row"`.
+            intervals, `"matrix"` with the lengths of its rows.
         items: Its parts; empty if it has none.
         is_opaque: True if no algebra system can be trusted to read it.
         is_name: True if `word` is a date, an address, a numeral, a substance or a code, as it is spelled.
@@ -258,17 +256,16 @@ def _form(text: str, depth: int) -> Form:
     matrix = _MATRIX.fullmatch(text)
     if matrix and "\\begin" not in matrix[2]:
         rows = [row.split("&") for row in _ROW_END.split(matrix[2]) if row.strip()]
-        return _collection(
-            "matrix", [_collection("row", [_form(cell.strip(), depth - 1) for cell in row]) for row in rows]
-        )
+        return _parts(f"matrix {[*map(len, rows)]}", text, [cell.strip() for row in rows for cell in row], depth)
     if "," in text and (amount := _quantity(text, 1)) and amount.value is not None:
         return amount  # its commas separate thousands
     *names, result = _EQUALS.split(text)
     if names and _OPERATOR.search(names[0]) and all(map(_CALCULATION.fullmatch, names)) and re.search(r"\d", result):
         return _form(result, depth - 1)._replace(name="=".join(names))
-    parts = [part for part in _split(_AND.sub(",", text), ",;") if part]
-    if len(parts) > 1:
-        return _parts("", parts, depth)
+    listed = _AND.sub(",", text)
+    cells = [part for part in _split(listed) if part]
+    if len(cells) > 1:
+        return _parts("", listed, cells, depth)
     if len(names) == 1 and result.strip() and _NAME.fullmatch(names[0].strip()):
         return _form(result.strip(), depth - 1)._replace(name=names[0].strip())
     return _bracketed(text, depth) or _quantity(text, depth) or Form(text, is_opaque=bool(_OPAQUE.search(text)))
@@ -283,32 +280,26 @@ def _word(words: str) -> Form:
     return Form(f"\x02{words}\x03", word=words.lower(), is_opaque=True)
 
 
-def _parts(brackets: str, parts: Sequence[str], depth: int) -> Form:
+def _parts(brackets: str, text: str, parts: Sequence[str], depth: int) -> Form:
     if len(parts) > _MAX_PARTS:
-        return Form(",".join(parts), is_opaque=True)
-    return _collection(brackets, [_form(part, depth - 1) for part in parts])
-
-
-def _collection(brackets: str, items: Sequence[Form]) -> Form:
-    before, between, behind = _WRITTEN.get(brackets, (brackets[:1], ",", brackets[1:]))
-    written = before + between.join(item.latex for item in items) + behind
+        return Form(text, is_opaque=True)
+    items = tuple(_form(part, depth - 1) for part in parts)
     is_opaque = any(item.is_opaque or item.unit for item in items)
-    return Form(written, brackets=brackets, items=tuple(items), is_opaque=is_opaque)
+    return Form(text, brackets=brackets, items=items, is_opaque=is_opaque)
 
 
 def _bracketed(text: str, depth: int) -> Form | None:
     """A tuple, an interval, a set, a text in needless brackets, or a union."""
     is_set = text.startswith("\\{") and text.endswith("\\}")
     bare = text.replace("\\{", "{").replace("\\}", "}") if is_set else text
-    if bare[0] in "([{" and bare[-1] in ")]}" and _closing(bare) == len(bare) - 1:
-        parts = _split(bare[1:-1].strip(), ",;")
+    if bare[0] in "([{" and bare[-1] in ")]}" and (parts := _split(bare[1:-1].strip())):
         if not all(parts):
             return None
         if is_set or len(parts) > 1:
-            return _parts("{}" if is_set else bare[0] + bare[-1], parts, depth)
+            return _parts("{}" if is_set else bare[0] + bare[-1], text, parts, depth)
         return _form(parts[0], depth - 1) if bare[0] + bare[-1] in ("()", "{}") else None
     parts = [part.strip() for part in text.split("\\cup")]
-    return _parts("U", parts, depth) if len(parts) > 1 and all(parts) else None
+    return _parts("U", text, parts, depth) if len(parts) > 1 and all(parts) else None
 
 
 def _quantity(text: str, depth: int) -> Form | None:
@@ -329,22 +320,17 @@ def _unit(written: str) -> str:
     return name + (exponent[1] if exponent else "")
 
 
-def _closing(text: str) -> int:
-    """Index of the bracket that closes the first one, or -1; any closing bracket matches, as in half-open intervals."""
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if depth == 0:
-            return position
-    return -1
+def _split(text: str) -> list[str]:
+    """Split at commas and semicolons outside all brackets; empty if the brackets do not match.
 
-
-def _split(text: str, separators: str) -> list[str]:
-    """Split at separators outside all brackets."""
+    Any closing bracket matches, as in half-open intervals.
+    """
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
-        if depth == 0 and character in separators and (position == 0 or text[position - 1] != "\\"):
+        if depth < 0:
+            return []
+        if depth == 0 and character in ",;" and (position == 0 or text[position - 1] != "\\"):
             parts.append(text[start:position].strip())
             start = position + 1
-    return [*parts, text[start:].strip()]
+    return [] if depth else [*parts, text[start:].strip()]
