@@ -106,29 +106,23 @@ class Equality:
             return outcome
         looks = [self._remember((answer,), self._looked_at) for answer in (a, b)]
 
-        def settle(job: Future[Any]) -> None:
-            error = job.exception()
-            if error is None:
-                outcome.set_result(Verdict(job.result()))
-            elif isinstance(error, OverrunError):
+        def go_on(ended: Future[Any], next_look: Future[None] | None, is_compared: bool = False) -> None:
+            error = ended.exception()
+            if isinstance(error, OverrunError):
                 outcome.set_result(Verdict.UNDETERMINED)
-            else:
+            elif error is not None:
                 outcome.set_exception(error)
-
-        def go_on(look: Future[None]) -> None:
-            with self._lock:  # the looks may end at the same moment
-                if outcome.done() or len(ended) == 2:
-                    return
-                ended.append(look)
-                if look.exception() is not None:
-                    settle(look)
-                elif len(ended) == 2:
+            elif is_compared:
+                outcome.set_result(Verdict(ended.result()))
+            elif next_look is not None:
+                next_look.add_done_callback(lambda look: go_on(look, None))
+            else:
+                with self._lock:
                     self.num_comparisons += 1
-                    self._pool.submit(self.deadline_seconds / 2, self.units_implied, a, b).add_done_callback(settle)
+                compared = self._pool.submit(self.deadline_seconds / 2, self.units_implied, a, b)
+                compared.add_done_callback(lambda job: go_on(job, None, True))
 
-        ended: list[Future[None]] = []
-        for look in looks:
-            look.add_done_callback(go_on)
+        looks[0].add_done_callback(lambda look: go_on(look, looks[1]))
         return outcome
 
     def _looked_at(self, answer: str) -> Future[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from scaffolding_ext.answers.forms import plain_characters
@@ -208,9 +208,13 @@ def _last_box(text: str) -> _Box | None:
     return _Box(last.start(), ", ".join(dict.fromkeys(filter(None, reversed(parts)))) or None)
 
 
-def _last_tag(text: str) -> re.Match[str] | None:
-    found = deque((tag for tag in _TAG.finditer(text) if tag[1].strip()), maxlen=1)
+def _last(matches: Iterable[re.Match[str]]) -> re.Match[str] | None:
+    found = deque(matches, maxlen=1)
     return found[0] if found else None
+
+
+def _last_tag(text: str) -> re.Match[str] | None:
+    return _last(tag for tag in _TAG.finditer(text) if tag[1].strip())
 
 
 def up_to_brace(text: str) -> str | None:
@@ -254,22 +258,18 @@ def begun_box(text: str) -> str | None:
 
 def _behind_hashes(text: str) -> str | None:
     """The number in a last line of GSM8K's form `#### 180`, or in one that has nothing else; headings are ignored."""
-    if "####" not in text:  # a substring test is far faster
-        return None
-    found = deque(_HASHES.finditer(text), maxlen=1)
-    return (found[0][1] or found[0][2]).strip() if found else None
+    found = _last(_HASHES.finditer(text)) if "####" in text else None  # a substring test is far faster
+    return (found[1] or found[2]).strip() if found else None
 
 
 def _phrases(text: str) -> Iterator[str]:
     """Yield what answer phrases state, the last first, remarks behind all others; nothing if the last one was cut."""
-    lower = text.casefold()
+    remarks, end, lower = [], len(text), text.casefold()
     for word in _BEGINNINGS:  # a substring test is far faster
         if word in lower:
             break
     else:
         return
-    remarks = []
-    end = len(text)
     for head in reversed(list(_PHRASE.finditer(text))):
         found = _STATED.match(text, head.end(), end)
         end = head.start()
@@ -294,9 +294,9 @@ def _choices(text: str, choices: str) -> list[str]:
 
 
 def _last_formula_or_number(text: str) -> str | None:
-    formulas, numbers = (deque(pattern.finditer(text), maxlen=1) for pattern in (_MATHS, _NUMBER))
-    if formulas and (not numbers or numbers[0].start() < formulas[0].end()):
-        written = next(group for group in formulas[0].groups() if group is not None)
+    formula, number = _last(_MATHS.finditer(text)), _last(_NUMBER.finditer(text))
+    if formula and (not number or number.start() < formula.end()):
+        written = next(group for group in formula.groups() if group is not None)
         value = _RELATION.split(written)[-1].strip().rstrip(".,").strip()
         return None if value in ("", "\\boxed") else value
-    return numbers[0][0] if numbers else None
+    return number[0] if number else None

@@ -25,14 +25,8 @@ _ALIKE = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '
 WORDS = "\x02[^\x02\x03]*\x03"
 
 _REPLACED = (
-    (re.compile(r"[\x00-\x08]"), ""),
-    (re.compile(r"\\boxed(?=\{)"), ""),
-    (
-        re.compile(
-            r"(?<!\\)\$|\\[()\[\]](?!\w*\\right)|\\(?:left|right|displaystyle|limits|[bB]igg?[lr]?)(?![a-zA-Z])|\\!\s*"
-        ),
-        "",
-    ),
+    (re.compile(r"[\x00-\x08]|\\boxed(?=\{)|(?<!\\)\$|\\[()\[\]](?!\w*\\right)|\\!\s*"), ""),
+    (re.compile(r"\\(?:left|right|displaystyle|limits|[bB]igg?[lr]?)(?![a-zA-Z])"), ""),
     (re.compile(r"[\u2010-\u2013\u2212]"), "-"),
     (re.compile(r"\{,\}|(?<=\d),\s*\\!"), ","),
     (re.compile(r"\\,(?=\d{3}(?!\d))"), ""),

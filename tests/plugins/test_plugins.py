@@ -16,6 +16,7 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError, DatasetError, EngineError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.plugins import behind_thinking
 from scaffolding_ext.testing import Gate, ScriptedWorker
 
 
@@ -130,6 +131,14 @@ def test_answers_beside_one_that_fails_are_kept(lm_eval: Any, monkeypatch: pytes
         rows = [json.loads(line) for line in (tmp_path / "ledgers.jsonl").read_text().splitlines()]
         assert [row["doc_id"] for row in rows] == [0, 1, 3, 4, 5]
         assert model.generate_until(requests[:2]) == ["q0", "q1"]
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends"), [("[THINK]", "[/THINK]"), ("analysis", "assistantfinal"), ("<|channel>thought", "<channel|>")]
+)
+def test_thinking_of_a_model_without_a_family_is_no_answer(begins: str, ends: str) -> None:
+    with host(f"{begins}Perhaps 3.{ends}It is 4.") as llm:
+        assert behind_thinking(llm.generate("2+2?")) == "It is 4."
 
 
 def test_a_cancelled_sample_cancels_its_request(inspect_ai: Any) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from scaffolding_ext.answers.reading import marks_in, split_unknown
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError
@@ -200,3 +201,11 @@ def test_a_prompt_that_was_counted_is_not_tokenised_again(monkeypatch):
     second.input_tokens.append(7)  # each task has its own list
     prompting.apply(third := GenerationTask(input_str="Long. " * 500))
     assert third.input_tokens == first.input_tokens
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if family_named(name).thinks])
+def test_the_marks_of_each_family_are_found_in_a_text_of_an_unknown_model(name: str) -> None:
+    marks = family_named(name).marks
+    text = f"{marks.think_open}so{marks.think_close}{marks.answer_open}It is 4."
+    assert marks_in(text) == marks
+    assert split_unknown(text)[:2] == ("so", "It is 4.")
