@@ -120,6 +120,7 @@ STUDIES: Mapping[str, Study] = {
     "huggingface_soak": Study("engines.huggingface_soak", 5),
     "eviction": Study("engines.eviction", 5),
     "attacks": Study("engines.attacks", 3),
+    "wire": Study("engines.wire", 3),
 }
 
 

@@ -5,7 +5,8 @@
 A transport answers at once with the pieces that vLLM sends, so that only the host, the worker and its HTTP client
 cost something. "every token" is a server that sends one piece a token; otherwise it sends pieces of the size that the
 worker asks for. Each system stands beside the same one with whole answers: DynasorCoT, which sends a probe every 32
-tokens, beside itself in chunks. Systems take turns in each repetition, and a ratio is of one repetition.
+tokens, beside itself in chunks. Systems take turns in each repetition, and a ratio is of one repetition. The front is
+`serve` in this process with 64 clients at once in another, whose CPU does not count.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import asyncio
 import functools
 import json
 import statistics
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable
@@ -28,8 +31,13 @@ from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import Controller
+from scaffolding_ext.serving.app import Front
+from scaffolding_ext.serving.served_stack import ServedStack
+from scaffolding_ext.serving.server import FrontThread
+from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 
 MODEL = "tinylm/target"
@@ -37,6 +45,11 @@ NUM_CHAINS = 64
 WIDTH = 8
 SPACING = 32
 MOST_TO_WHOLE, LEAST_A_SECOND = 5.0, 15_000
+FRONTS = {  # server sends single tokens, front streams
+    "front, whole answers": (False, False),
+    "front, streams": (False, True),
+    "front, streams, every token": (True, True),
+}
 WHOLE, CHUNKS = "whole answers", "DynasorCoT in chunks"
 
 
@@ -133,6 +146,43 @@ def cpu_a_token(system: System, num_tokens: int, every_token: bool) -> float:
     return spent / sum(result.program.ledger.total.decoded for result in results)
 
 
+CLIENTS = """
+import asyncio, json, sys
+
+async def ask(number):
+    body = {"model": "model", "messages": [{"role": "user", "content": f"Start with {number}."}], "temperature": 0.7}
+    body = json.dumps({**body, "stream": sys.argv[3] == "True", "max_tokens": 4096}).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(sys.argv[1]))
+    head = ["POST /v1/chat/completions HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
+    writer.write("\\r\\n".join([*head, "Content-Type: application/json", "", ""]).encode() + body)
+    answer = await reader.read(-1)
+    assert b"200 OK" in answer[:40], answer
+    writer.close()
+
+async def main():
+    await asyncio.gather(*map(ask, range(int(sys.argv[2]))))
+
+asyncio.run(main())
+"""
+
+
+def front_cpu_a_token(num_tokens: int, every_token: bool, streams: bool) -> float:
+    """Seconds of CPU of the serving process for each token of 64 chats at once."""
+    controller = NativeGenerationController()
+    controller.prompting = Prompting(load_tokenizer(MODEL))
+    with ScaffoldingLlm(
+        controller, {"generation": worker(num_tokens, every_token)}, seed=1, max_parallel_requests=NUM_CHAINS
+    ) as llm:
+        limits = Limits(max_connections=2 * NUM_CHAINS)
+        with FrontThread(Front([ServedStack("model", llm, limits)], limits)) as running:
+            port = running.url.rpartition(":")[2]
+            command = [sys.executable, "-c", CLIENTS, port]
+            subprocess.run([*command, "4", str(streams)], check=True)
+            began = time.process_time()
+            subprocess.run([*command, str(NUM_CHAINS), str(streams)], check=True)
+            return (time.process_time() - began) / (NUM_CHAINS * num_tokens)
+
+
 @benchmark("engines.wire")
 @click.option("--num_repetitions", default=5, show_default=True, help="Each measures all systems, in turn.")
 @size("--num_tokens", 2000, quick=200, help="Tokens of an answer.")
@@ -141,7 +191,10 @@ def main(report: Report, num_repetitions: int, num_tokens: int) -> None:
     warnings.simplefilter("ignore")
     named = systems(num_tokens)
     spent: dict[tuple[str, bool], list[float]] = {}
+    fronts: dict[str, list[float]] = {}
     for _ in track(range(num_repetitions), "repetitions"):
+        for called, how in FRONTS.items():
+            fronts.setdefault(called, []).append(front_cpu_a_token(num_tokens, *how))
         for name, system in named.items():
             for every_token in (False, True)[: 1 if name == system.beside else 2]:
                 spent.setdefault((name, every_token), []).append(cpu_a_token(system, num_tokens, every_token))
@@ -157,6 +210,10 @@ def main(report: Report, num_repetitions: int, num_tokens: int) -> None:
                 report.bar(f"{called}: CPU to {beside}", statistics.median(ratios), "<=", MOST_TO_WHOLE)
             rate = 1 / statistics.median(seconds)
             report.bar(f"{called}: tokens a second of one core", rate, ">=", LEAST_A_SECOND)
+
+    for called, seconds in fronts.items():
+        report.figure(f"{called}: microseconds a token", *(1e6 * value for value in spread(seconds)))
+        report.bar(f"{called}: tokens a second of one core", 1 / statistics.median(seconds), ">=", LEAST_A_SECOND)
 
 
 def spread(values: list[float], step: int = 1) -> tuple[float, float, float]:

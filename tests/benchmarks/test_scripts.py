@@ -71,6 +71,7 @@ SLOW = (
     "studies.peers",
     "engines.huggingface_soak",
     "engines.attacks",
+    "engines.wire",
     "studies.judge_quality",
     "studies.orders",
     "studies.search",
