@@ -10,32 +10,39 @@ cancelled requests included, so their intervals resample blocks; those of right 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
+import openai
 
 from benchmarks._lib import its_hub_votes
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import MAX_TOKENS, TEMPERATURE, timed_run
 from scaffolding_ext import load_stack
+from scaffolding_ext.answers.extraction import extract
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.stats.power import required_num_questions
 
 NUM_VOTES = 8
 CHAIN, FULL, DEFAULT, DYNASOR = "one chain", "vote of 8, all samples", "vote of 8, default", "DynasorCoT"
 ROLLING, BY_INDEX = "vote of 8, 3 in flight", "vote of 8, 3 in flight by index"
+WIDE, WIDE_FULL = "vote of 8, 8 in flight", "vote of 8, 8 in flight, all samples"
+REQUEST, CLIENT = "one request with n = 8", "a plain client's chains"
 PEER = "its_hub AdaptiveSelfConsistency .75, at most 8"
 VOTE = f"controller.args.default_sample_num={NUM_VOTES}"
 ROLLS = ("controller.args.in_flight=3", "controller.args.allocation=LeaderChange")
@@ -45,8 +52,13 @@ STACKS = {
     DEFAULT: ("configs:majority_vote", (VOTE, "controller.args.allocation=LeaderChange")),
     ROLLING: ("configs:majority_vote", (VOTE, *ROLLS)),
     BY_INDEX: ("configs:majority_vote", (VOTE, *ROLLS, "controller.args.order=index")),
+    WIDE: ("configs:majority_vote", (VOTE, *ROLLS, "controller.args.in_flight=8")),
+    WIDE_FULL: ("configs:majority_vote", (VOTE, "controller.args.allocation=null", "controller.args.in_flight=8")),
     DYNASOR: ("configs:dynasor_cot", ()),
 }
+RAW = {REQUEST: NUM_VOTES, CLIENT: 1}  # samples of a request
+MOST_SECONDS = 1.1  # of a vote that needs all samples, to one request with n
+LEAST_RATE = 0.95  # tokens a second to those of a plain client
 BAR = -0.02  # right answers over the vote of all samples, whose lower end the power is about
 COUNTERS = ("generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
 
@@ -57,12 +69,14 @@ class Turn(NamedTuple):
     Attributes:
         counted: Growth of each of the server's counters.
         idle_after: Seconds from the last answer until the server runs no request.
+        cpu: Seconds of this process.
     """
 
     right: list[float]
     seconds: float
     counted: list[float]
     idle_after: float
+    cpu: float
 
 
 class Server:
@@ -95,6 +109,20 @@ class Server:
                 f"{error.url} answered {error.code}: start vLLM with VLLM_SERVER_DEV_MODE=1"
             ) from error
 
+    def raw(self, prompts: Sequence[list[int]], model: str, num_samples: int, seed: int) -> list[list[str]]:
+        """Send one request a prompt, all at once, and return the texts of each."""
+
+        async def ask(client: openai.AsyncOpenAI, number: int, prompt: list[int]) -> list[str]:
+            sampling: Any = {"temperature": TEMPERATURE, "max_tokens": MAX_TOKENS, "seed": seed + number}
+            reply = await client.completions.create(model=model, prompt=prompt, n=num_samples, **sampling)
+            return [choice.text for choice in reply.choices]
+
+        async def ask_all() -> list[list[str]]:
+            async with openai.AsyncOpenAI(base_url=f"{self.root}/v1", api_key="none", timeout=600) as client:
+                return await asyncio.gather(*(ask(client, *each) for each in enumerate(prompts)))
+
+        return asyncio.run(ask_all())
+
     def its_hub(self, python: Path, model: str, block: Sequence[Example]) -> tuple[list[float], float]:
         """Run its_hub's adaptive vote on a block: right answers, and seconds."""
         answers, seconds = its_hub_votes.voted(
@@ -119,6 +147,7 @@ def add_system(report: Report, name: str, turns: Sequence[Turn]) -> None:
     report.ratio(f"{name}: decoded tokens a question", decoded, sizes)
     report.ratio(f"{name}: seconds a question", [turn.seconds for turn in turns], sizes)
     report.ratio(f"{name}: prompt tokens from the prefix cache, share", hits, asked)
+    report.ratio(f"{name}: client's CPU seconds a question", [turn.cpu for turn in turns], sizes)
     report.figure(f"{name}: most seconds until the server is idle", max(turn.idle_after for turn in turns))
 
 
@@ -132,6 +161,19 @@ def add_beside(report: Report, names: str, turns: Sequence[Turn], base: Sequence
         needed = required_num_questions(right - other, bar=BAR, max_num_questions=100_000, rng=report.rng)
         if needed is not None:
             report.figure(f"{names}: questions for power .9 at {100 * BAR:g} points", needed)
+
+
+def ids_of(llm: ScaffoldingLlm, prompt: str) -> list[int]:
+    """The prompt as the stack sends it."""
+    task = GenerationTask(input_str=prompt)
+    llm.prototype_controller.prompting.apply(task)  # type: ignore[attr-defined]
+    return list(task.input_tokens or ())
+
+
+def most_frequent_is_right(texts: Sequence[str], example: Example) -> float:
+    answers = Counter(answer for text in texts if (answer := extract(text)) is not None)
+    given = answers.most_common(1)[0][0] if answers else None
+    return float(score(given, example.target).correct)
 
 
 @benchmark("studies.vllm --base_url http://127.0.0.1:8000/v1 --its_hub_python ITS/bin/python --json")
@@ -151,7 +193,7 @@ def main(report: Report, base_url: str, model: str, its_hub_python: Path | None,
     server = Server(base_url)
     worker = json.dumps({"base_url": base_url, "model": model})
     shared = ("workers.generation.type=OpenAIWorker", f"workers.generation.args={worker}", f"seed={report.seed}")
-    names = [*STACKS, *([PEER] if its_hub_python else [])]
+    names = [*STACKS, *RAW, *([PEER] if its_hub_python else [])]
     turns: dict[str, list[Turn]] = {name: [] for name in names}
     with ExitStack() as opened:
         llms: dict[str, ScaffoldingLlm] = {}
@@ -161,15 +203,20 @@ def main(report: Report, base_url: str, model: str, its_hub_python: Path | None,
 
         def turn(name: str, part: Sequence[Example]) -> Turn:
             server.empty_cache()
-            before = server.counters()
-            if name == PEER and its_hub_python is not None:
+            before, spent = server.counters(), time.process_time()
+            began = time.perf_counter()
+            if name in RAW:
+                texts = server.raw([ids_of(llms[CHAIN], each.prompt) for each in part], model, RAW[name], report.seed)
+                seconds = time.perf_counter() - began
+                right = [most_frequent_is_right(own, each) for own, each in zip(texts, part, strict=True)]
+            elif name == PEER and its_hub_python is not None:
                 right, seconds = server.its_hub(its_hub_python, model, part)
             else:
                 run = timed_run(llms[name], part)
                 right, seconds = run.correct, run.seconds
-            ended = time.perf_counter()
+            ended, spent = time.perf_counter(), time.process_time() - spent
             counted = list(server.counters() - before)
-            return Turn(right, seconds, counted, time.perf_counter() - ended)
+            return Turn(right, seconds, counted, time.perf_counter() - ended, spent)
 
         for number, start in enumerate(track(range(0, len(samples), block), "blocks")):
             for place in range(len(names)):
@@ -181,6 +228,16 @@ def main(report: Report, base_url: str, model: str, its_hub_python: Path | None,
             add_beside(report, f"{name} beside {FULL}", own, turns[FULL])
     add_beside(report, f"{DYNASOR} beside {CHAIN}", turns[DYNASOR], turns[CHAIN])
     add_beside(report, f"{ROLLING} beside {DEFAULT}", turns[ROLLING], turns[DEFAULT])
+    for name in (FULL, DEFAULT, ROLLING, WIDE, WIDE_FULL):
+        add_beside(report, f"{name} beside {REQUEST}", turns[name], turns[REQUEST])
+    for name, sign, bar in ((WIDE_FULL, "<=", MOST_SECONDS), (WIDE, "<=", 1.0)):
+        seconds = report.figures[f"{name} beside {REQUEST}: seconds"]["value"]
+        report.bar(f"{name} beside {REQUEST}: seconds", seconds, sign, bar)
+    rates = [
+        sum(each.counted[0] for each in turns[name]) / sum(each.seconds for each in turns[name])
+        for name in (CHAIN, CLIENT)
+    ]
+    report.bar(f"{CHAIN} beside {CLIENT}: tokens a second", rates[0] / rates[1], ">=", LEAST_RATE)
     if its_hub_python:
         add_beside(report, f"{ROLLING} beside {PEER}", turns[ROLLING], turns[PEER])
     low = report.figures[f"{DEFAULT} beside {FULL}: points"]["low"]
