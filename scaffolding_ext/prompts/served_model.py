@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import Worker
-from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
+from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for, workers_within
 
 _log = logging.getLogger(__name__)
 
@@ -55,14 +55,7 @@ def served_model(workers: Mapping[Any, Worker]) -> ServedModel | None:
 
 def declared_inside(worker: Worker, attribute: str) -> bool:
     """Return True if the worker, or one inside it, declares the attribute as true."""
-    found, seen = [worker], set[int]()
-    while found:
-        worker = found.pop()
-        if getattr(declared(worker), attribute):
-            return True
-        seen.add(id(worker))
-        found += [value for value in vars(worker).values() if isinstance(value, Worker) and id(value) not in seen]
-    return False
+    return any(getattr(declared(each), attribute) for each in workers_within([worker]))
 
 
 def _models_in(worker: Worker, seen: set[int]) -> set[str | None]:

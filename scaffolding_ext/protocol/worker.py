@@ -5,7 +5,7 @@ TensorRT-LLM's `Worker` looks handlers up on the class; below 1.3 it has no `on_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,6 +47,17 @@ def worker_key(workers: Mapping[Any, Any], tag: Any) -> Any | None:
         return tag
     value = getattr(tag, "value", tag)
     return next((key for key in workers if getattr(key, "value", key) == value), None)
+
+
+def workers_within(workers: Iterable[Worker]) -> Iterator[Worker]:
+    """Yield each worker, and those inside it."""
+    found, seen = list(workers), set[int]()
+    while found:
+        worker = found.pop()
+        if id(worker) not in seen:
+            seen.add(id(worker))
+            yield worker
+            found += [value for value in vars(worker).values() if isinstance(value, Worker)]
 
 
 def worker_for(workers: Mapping[Any, Worker], tag: Any) -> Worker | None:

@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from scaffolding_ext import require
-from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
+from scaffolding_ext.errors import (
+    ConfigError,
+    EngineError,
+    InvalidTaskError,
+    ServerDownError,
+    ServerTimeoutError,
+    WorkerError,
+)
 from scaffolding_ext.prompts.tokenizers import has_tokenizer, load_tokenizer, may_have_tokenizer
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
@@ -243,6 +250,19 @@ class OpenAIWorker(StreamingWorker):
     def num_requests(self) -> int:
         """Requests in flight or waiting, and open streams."""
         return self._connection.num_tasks
+
+    async def is_up(self) -> bool:
+        """Return True if the server generates a token, or refuses to; some list their models without an engine."""
+        task = GenerationTask(input_str="1", max_tokens=1)
+        try:
+            await self._connection.run(
+                self._connection.complete, self._path, self._bodies.generation(task, stream=False), bool
+            )
+        except (ServerDownError, ServerTimeoutError):
+            return False
+        except WorkerError:
+            return True
+        return True
 
     def shutdown(self) -> None:
         """Close the connections; tasks in flight fail with an EngineError."""

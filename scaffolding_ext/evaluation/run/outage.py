@@ -10,18 +10,20 @@ from scaffolding_ext.errors import ServerDownError
 from scaffolding_ext.evaluation.run.records import Record
 
 _PAUSE_SECONDS = 5.0  # between attempts
-_MOST_RETURNS = 3  # of a server, after which a job that brings it down again has failed
+_MOST_TRIES = 3  # of a job at which the server breaks off
 
 
 class Outage:
-    """Runs jobs again that failed because a server was down.
+    """Runs jobs again that failed because a server was down or broke off.
 
-    While it is down, one job at a time is tried; the others wait. If it does not come back in time, the run has
-    `given_up`, and these jobs have no records.
+    One job at a time asks for the server; the others wait. If it does not come back in time, or the run is to stop, the
+    run has `given_up`, and these jobs have no records. A job that fails each time while the server is up has failed.
 
     Args:
-        limit: Seconds to wait for the server; 0 records such jobs as failed.
+        limit: Seconds to wait for the server; 0 records such jobs as failed at once.
         say: Tells the user that the run waits.
+        is_up: Asks the servers; True if all answer.
+        is_stopped: Ends the wait, since no request in flight can finish.
         clock: Monotonic seconds.
         sleep: Waits for some seconds.
     """
@@ -30,55 +32,39 @@ class Outage:
         self,
         limit: float,
         say: Callable[[str], object],
+        is_up: Callable[[], Awaitable[bool]],
+        is_stopped: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._limit, self._say, self._clock, self._sleep = limit, say, clock, sleep
+        self._limit, self._say, self._is_up, self._is_stopped = limit, say, is_up, is_stopped
+        self._clock, self._sleep = clock, sleep
         self._lock: asyncio.Lock | None = None  # made on the run's event loop
-        self._num_returns = 0
-        self._since: float | None = None
         self.given_up = False
 
     async def through(self, run: Callable[[], Awaitable[Record]]) -> Record | None:
         """Run a job; None if its server was down and did not come back."""
         self._lock = self._lock or asyncio.Lock()
-        num_returns, num_tries = self._num_returns, 0
         record = await run()
-        while self._limit and _is_down(record):
-            async with self._lock:  # the waiting jobs take turns
-                if self.given_up:
-                    return None
-                if self._num_returns == num_returns:
-                    record = await self._tried(run, record)
-                    continue
-            num_tries += 1
-            if num_tries == _MOST_RETURNS:
+        for _ in range(_MOST_TRIES - 1):
+            if not self._limit or record.error is None or record.error.type != ServerDownError.__name__:
                 break
-            num_returns = self._num_returns
+            async with self._lock:
+                await self._wait_for_the_server(record.error.message)
+            if self.given_up:
+                return None
             record = await run()
-        if not _is_down(record):
-            self._came_back()
         return record
 
-    async def _tried(self, run: Callable[[], Awaitable[Record]], record: Record) -> Record:
-        """Try a job after a pause."""
-        if self._since is None:
-            self._since = self._clock()
-            reason = "" if record.error is None else record.error.message
-            self._say(f"a server is down; waiting up to {self._limit:g} s for it: {reason}")
-        await self._sleep(_PAUSE_SECONDS)
-        record = await run()
-        if _is_down(record) and self._since is not None:
-            self.given_up = self._clock() - self._since > self._limit
-        return record
-
-    def _came_back(self) -> None:
-        """End the wait, since a job is through."""
-        if self._since is not None:
-            self._num_returns += 1
-            self._say(f"the server is back after {self._clock() - self._since:.0f} s")
-            self._since = None
-
-
-def _is_down(record: Record) -> bool:
-    return record.error is not None and record.error.type == ServerDownError.__name__
+    async def _wait_for_the_server(self, reason: str) -> None:
+        if await self._is_up():
+            await self._sleep(_PAUSE_SECONDS)  # it broke off, or has just come back
+            return
+        since = self._clock()
+        self._say(f"a server is down; waiting up to {self._limit:g} s for it: {reason}")
+        while not self.given_up:
+            await self._sleep(_PAUSE_SECONDS)
+            if await self._is_up():
+                self._say(f"the server is back after {self._clock() - since:.0f} s")
+                return
+            self.given_up = self._is_stopped() or self._clock() - since > self._limit

@@ -35,6 +35,9 @@ class StackActor:
     async def run(self, job: EvaluationJob) -> Record:
         return await self._engine.run(job)
 
+    async def is_up(self) -> bool:
+        return await self._engine.is_up()
+
     async def close(self) -> None:
         await asyncio.to_thread(self._stack.close)
 
@@ -80,6 +83,16 @@ class RayEngine:
                 await self._free(actor)
         assert self._last_error is not None
         return failed_record(job, self._last_error)
+
+    async def is_up(self) -> bool:
+        """Ask one actor for the servers, which all of them share."""
+        actor = next(iter(self._num_jobs), None)
+        if actor is None:
+            return False
+        try:
+            return bool(await actor.is_up.remote())
+        except self._ray.exceptions.RayActorError:  # the next job will find out what is left
+            return True
 
     async def _allocated(self) -> Any:
         """Return the actor with the fewest jobs, once it has room for another."""

@@ -20,6 +20,7 @@ from scaffolding_ext.evaluation.run.scoring import Score, letter_of, score, scor
 from scaffolding_ext.evaluation.run.sections import figures_of
 from scaffolding_ext.host.arguments import checked_prompt
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol.worker import workers_within
 from scaffolding_ext.request.audit import AuditFinding
 from scaffolding_ext.request.figures import Answers
 from scaffolding_ext.request.ledger import Ledger
@@ -44,6 +45,9 @@ class Engine(Protocol):
 
     async def run(self, job: EvaluationJob) -> Record:
         """Run a job. A failed job also gives a record; an exception ends the whole run."""
+
+    async def is_up(self) -> bool:
+        """Return True if all of the stack's servers answer, as far as its workers can tell."""
 
 
 class LocalEngine:
@@ -124,6 +128,10 @@ class LocalEngine:
             audit=None if audited is None else await self._audit(audited, scored, sample),
             samples=await self._samples(published, sample) if self._llm.keep_samples and output is not None else None,
         )
+
+    async def is_up(self) -> bool:
+        asks = [worker.is_up for worker in workers_within(self._llm.workers.values()) if hasattr(worker, "is_up")]
+        return all(await asyncio.gather(*(ask() for ask in asks)))
 
     async def _audit(self, audited: AuditFinding, scored: Score | None, sample: Example) -> dict[str, Any]:
         """Return the finding of an audit, with the score of the answer without stopping."""

@@ -240,9 +240,9 @@ class Session:
         total = settings.total_tokens or self.num_requests
         interrupts = Interrupts(lambda: say("finishing requests in flight; interrupt again to cancel them"))
         heard: list[Callable[[Record], None]] = [self._count]
-        outage = Outage(settings.outage_seconds, say)
         with ExitStack() as stack:
             engine = stack.enter_context(engine_of(self.config))
+            outage = Outage(settings.outage_seconds, say, engine.is_up, interrupts.is_stopped)
             in_tokens = settings.total_tokens is not None
             shown = progress_shown(total, self.tally, in_tokens=in_tokens)
             heard.append(stack.enter_context(shown))
@@ -259,7 +259,8 @@ class Session:
 
             work = run_rounds(engine, itertools.chain([first], rounds), on_record, is_stopped, outage)
             asyncio.run(interrupts.run(work))
-        self.num_left = self.num_requests - self.tally.num_samples if outage.given_up else 0
+        is_away = outage.given_up and interrupts.signal is None
+        self.num_left = self.num_requests - self.tally.num_samples if is_away else 0
         return None if self._is_whole else interrupts.signal
 
     def finish(self, stopped_by: int | None) -> Finished:

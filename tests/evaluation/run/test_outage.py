@@ -34,6 +34,7 @@ class Server:
         self.now = 0.0
         self.said: list[str] = []
         self._is_down, self._error = is_down, error
+        self.is_stopped: Callable[[], bool] = lambda: False
 
     async def run(self, job: EvaluationJob) -> Record:
         await asyncio.sleep(0)
@@ -42,13 +43,19 @@ class Server:
         record = failed_record(job, self._error("cannot reach it"))
         return record if self._is_down(number, job) else dataclasses.replace(record, error=None, correct=True)
 
+    async def is_up(self) -> bool:
+        """A question of the test, which time answers as a job would."""
+        number = self.calls.total()
+        self.calls["asked"] += 1
+        return not self._is_down(number, EvaluationJob(Example("asked", "", ""), 0))
+
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
         await asyncio.sleep(0)
 
     def serve(self, limit: float = 600.0, samples: Sequence[Example] = SAMPLES) -> tuple[list[Record], Outage]:
         records: list[Record] = []
-        outage = Outage(limit, self.said.append, lambda: self.now, self.sleep)
+        outage = Outage(limit, self.said.append, self.is_up, self.is_stopped, lambda: self.now, self.sleep)
         asyncio.run(run_jobs(self, jobs_of(samples, 1), records.append, outage=outage))
         return records, outage
 
@@ -64,11 +71,12 @@ def test_all_samples_are_run_once_the_server_is_back() -> None:
     assert len(server.said) == 2
 
 
-def test_one_request_at_a_time_asks_for_it() -> None:
+def test_one_question_at_a_time_asks_for_it() -> None:
     server = Server(lambda number, job: 4 <= number < 30)
     server.serve()
-    num_alone = 30 - (4 + server.max_parallel_requests) + 1  # each behind a pause, the last one answered
-    assert server.now == num_alone * module._PAUSE_SECONDS
+    num_asked = 30 - (4 + server.max_parallel_requests)  # all of them behind a pause, but for the first
+    assert server.calls["asked"] == num_asked + server.max_parallel_requests
+    assert (num_asked - 1) * module._PAUSE_SECONDS < server.now
 
 
 def test_a_server_that_stays_away_leaves_no_failed_samples() -> None:
@@ -80,12 +88,27 @@ def test_a_server_that_stays_away_leaves_no_failed_samples() -> None:
     assert 60.0 < server.now <= 60.0 + 2 * module._PAUSE_SECONDS
 
 
-def test_a_sample_that_brings_the_server_down_each_time_fails_alone() -> None:
-    many = [Example(str(number), f"{number}?", "1") for number in range(100)]
-    server = Server(lambda number, job: job.sample.id == "3")
+def test_a_run_that_is_to_stop_waits_no_longer() -> None:
+    server = Server(lambda number, job: number >= 6)
+    server.is_stopped = lambda: server.now >= 20.0
+    records, outage = server.serve()
+    assert len(records) == 6
+    assert outage.given_up
+    assert server.now == 20.0
+
+
+@pytest.mark.parametrize(
+    ("num", "poison", "at_once"),
+    [(100, 3, 4), (100, 3, 1), (100, 50, 1), (100, 99, 4), (100, 99, 1), (100, 97, 4), (1, 0, 4)],
+)
+def test_a_sample_at_which_the_server_breaks_off_each_time_fails_alone(num: int, poison: int, at_once: int) -> None:
+    many = [Example(str(number), f"{number}?", "1") for number in range(num)]
+    server = Server(lambda number, job: job.sample.id == str(poison))
+    server.max_parallel_requests = at_once
     records, outage = server.serve(samples=many)
-    assert len(records) == len(many)
-    assert [record.id for record in records if record.error is not None] == ["3"]
+    assert len(records) == num
+    assert [record.id for record in records if record.error is not None] == [str(poison)]
+    assert server.calls[str(poison)] == module._MOST_TRIES
     assert not outage.given_up
 
 
@@ -102,10 +125,7 @@ def test_eval_stops_with_what_is_left_and_goes_on(tmp_path: Path, monkeypatch: p
     from scaffolding_ext.testing import ScriptedWorker
     from tests.servers.openai_server import OpenAIServer
 
-    async def no_sleep(_: float) -> None:
-        await asyncio.sleep(0.001)
-
-    monkeypatch.setattr(Outage.__init__, "__defaults__", (Outage.__init__.__defaults__[0], no_sleep))  # type: ignore[index]
+    monkeypatch.setattr(module, "_PAUSE_SECONDS", 0.001)
     dead = {"from": 2}
 
     def fault(number: int, request: Any) -> str | None:
