@@ -138,7 +138,11 @@ class MajorityVoteController(BaseController):
         weights = votes.weights
         if weights is not None:
             more = yield from self.weight.weigh(new)
-            weights = [*weights, *more]
+            checked = [
+                require.number(f"the weight of sample {sample.index}", value, least=0)
+                for sample, value in zip(new, more, strict=True)
+            ]
+            weights = [*weights, *checked]
         samples = [*votes.samples, *new]
         classes = yield from run.group([sample.answer for sample in samples])
         rewards = [sample.reward for sample in samples if sample.reward is not None] or None

@@ -187,6 +187,10 @@ class Dispatcher:
             worker = self._find(task)
         try:
             status = await worker.run_task(task)
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            _raise_task_error(task, worker, "the worker cancelled the task", error)
         except Exception as error:
             _raise_task_error(task, worker, f"{type(error).__name__}: {error}", error)
         if status is TaskStatus.WORKER_NOT_SUPPORTED:
@@ -211,6 +215,12 @@ class Dispatcher:
             except Exception as error:  # the request has ended, so only the loop's handler can act on it
                 message = f"{type(worker).__name__}.on_scope_end failed"
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+
+
+def _is_cancelled() -> bool:
+    """Return True if somebody cancels the current task; Python 3.10 does not tell."""
+    current = asyncio.current_task()
+    return current is None or not hasattr(current, "cancelling") or current.cancelling() > 0
 
 
 class _Rolling:
@@ -314,7 +324,7 @@ async def _end(running: Iterable[asyncio.Future[Any]]) -> None:
         _forget(each)
 
 
-def _raise_task_error(task: Task, worker: Worker, reason: str, cause: Exception | None = None) -> NoReturn:
+def _raise_task_error(task: Task, worker: Worker, reason: str, cause: BaseException | None = None) -> NoReturn:
     branch = current_scope.get()
     where = f" in branch {list(branch.branch_path)}" if branch is not None and branch.branch_path else ""
     tag = tag_name(task.worker_tag)

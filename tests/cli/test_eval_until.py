@@ -49,7 +49,18 @@ def test_it_stops_when_the_accuracy_is_known_and_says_what_it_spared() -> None:
     assert told["num_counted"] <= len(kept) == 300 - told["num_spared"] < told["num_counted"] + 4
     assert abs(told["estimate"]["value"] - 0.8) <= 0.07
     assert "accuracy to ±7: " in output
-    assert f"on all 300 questions; {told['num_spared']} spared" in output
+    assert f"on all 300; {told['num_spared']} spared" in output
+
+
+def test_its_accuracy_is_over_the_questions_that_count_and_what_was_in_flight_stands_apart() -> None:
+    output = call("run", "--until", "±7").stdout
+    told, kept = until("run"), read_records("run/samples.jsonl")
+    summary = json.loads(Path("run", "summary.json").read_text())["summary"]
+    assert summary["accuracy"] == pytest.approx(told["estimate"]["value"])
+    assert summary["num_samples"] == told["num_counted"]
+    assert told["num_left_out"] == len(kept) - told["num_counted"] > 0
+    assert f"{told['num_spared']} spared, {told['num_left_out']} not counted" in output
+    assert told["left_out_tokens"] > 0
 
 
 def test_resume_runs_nothing_more_for_the_same_goal_and_goes_on_for_a_closer_one() -> None:

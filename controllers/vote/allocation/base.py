@@ -9,12 +9,13 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.rule import DecisionRule
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
-from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
     from scaffolding_ext.controllers.vote.sample import Sample
@@ -86,10 +87,18 @@ class AllocationRule(DecisionRule[Votes]):
         return {field.name: _plain(getattr(self, field.name)) for field in fields}
 
     def num_more(self, votes: Votes) -> int:
-        """Return the number of samples to draw at once, at most `num_remaining`; 0 stops the vote."""
+        """Return the number of samples to draw at once, at most `num_remaining`; 0 stops the vote.
+
+        Raises:
+            RequestError: The rule answers with something else than a whole number.
+        """
         if votes.num_remaining <= 0:
             return 0
-        return max(0, min(votes.num_remaining, self._num_more(votes)))
+        wanted = self._num_more(votes)
+        try:
+            return max(0, min(votes.num_remaining, index(wanted)))
+        except TypeError:
+            raise RequestError(f"{type(self).__name__} asks for {wanted!r} samples: give a whole number") from None
 
     @abstractmethod
     def _num_more(self, votes: Votes) -> int:

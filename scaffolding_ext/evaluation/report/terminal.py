@@ -114,12 +114,13 @@ def until_line(until: Mapping[str, Any]) -> str:
     baseline = until["baseline"]
     goal = f"accuracy to ±{margin}" if baseline is None else f"against {baseline}"
     shown = f"{_mean(estimate)} %" if baseline is None else shown_points(estimate)
-    every = f"all {until['num_questions']:,} questions"
+    every = f"all {until['num_questions']:,}"
+    apart = f", {until['num_left_out']} not counted" if until["num_left_out"] else ""
     if until["conclusion"] is None:
-        return f"{goal}: not known after {until['num_counted']:,} of {every}: {shown}"
+        return f"{goal}: not known after {until['num_counted']:,} of {every}: {shown}{apart}"
     known = {"known": goal, "within": f"within {margin} points of {baseline}"}
     told = known.get(until["conclusion"], f"{until['conclusion']} than {baseline}")
-    return f"{told}: {shown} on {every}; {until['num_spared'] or 'none'} spared"
+    return f"{told}: {shown} on {every}; {until['num_spared'] or 'none'} spared{apart}"
 
 
 def _percent_of(figure: SectionFigure) -> str:

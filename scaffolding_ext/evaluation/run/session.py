@@ -96,7 +96,7 @@ class Session:
 
     Attributes:
         controller: The stack's outermost controller, checked but not bound to workers.
-        tally: Counts all records, including earlier ones of a continued run.
+        tally: Counts all records, including earlier ones of a continued run, and those that `until` leaves out.
         done: Id and epoch of earlier records.
         num_left: Requests without a record, because a server was down and did not come back; else 0.
 
@@ -122,6 +122,8 @@ class Session:
         self._epochs = config.evaluation.epochs if budget is None else budget.max_samples
         check_samples(samples, self._epochs)
         self.tally = RunStats(units_implied(config), keeps_answers=self._epochs > 1)
+        self._counted = RunStats(units_implied(config), keeps_answers=self._epochs > 1)  # by `until`
+        self._apart: dict[str, list[Record]] = {}  # records that it does not count yet
         self.num_left = 0
         self.done: set[tuple[str, int]] = set()
 
@@ -268,7 +270,7 @@ class Session:
         calibrations = calibration_cost(self.controller)
         price = {str(kind): each for kind, each in self.config.evaluation.price.items()}
         if self._budget is None:
-            tally = self.tally
+            tally = self.tally if self._until is None else self._counted
         else:
             votes = self._budget.votes()
             if self._folder is not None:
@@ -290,7 +292,7 @@ class Session:
             "summary": summary.to_json(),
             "first_error": self.tally.first_error,
             **({} if self._budget is None else {"budget": self._budget.figures()}),
-            **({} if self._until is None else {"until": self._until.figures()}),
+            **({} if self._until is None else {"until": self._until.figures() | self._left_out()}),
         }
         if self._folder is not None:
             write_text(self._folder / SUMMARY, json.dumps(document, indent=2) + "\n")
@@ -308,7 +310,18 @@ class Session:
         if self._budget is not None:
             self._budget.add(record)
         if self._until is not None:
-            self._until.add(record.id, float(record.correct))
+            self._apart.setdefault(record.id, []).append(record)
+            for identity in self._until.add(record.id, float(record.correct)):
+                for each in self._apart.pop(identity):
+                    self._counted.add(each)
+
+    def _left_out(self) -> dict[str, int]:
+        """Requests that ended behind the goal, or behind a question that has not ended, and their decoded tokens."""
+        left_out = [record for records in self._apart.values() for record in records]
+        return {
+            "num_left_out": len(left_out),
+            "left_out_tokens": sum(record.ledger["total"]["decoded"] for record in left_out),
+        }
 
     @property
     def _is_whole(self) -> bool:

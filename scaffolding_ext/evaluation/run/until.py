@@ -90,9 +90,10 @@ class UntilKnown:
         """Questions that were not asked, because the goal was reached without them."""
         return len(self._ids) - len(self._values) if self.is_settled else 0
 
-    def add(self, identity: str, value: float) -> None:
-        """Add the score of one run of a question, in [0, 1]."""
+    def add(self, identity: str, value: float) -> list[str]:
+        """Add the score of one run of a question, in [0, 1], and return the questions that count from now on."""
         self._values.setdefault(identity, []).append(value)
+        num_before = self.num_counted
         while self.num_counted < len(self._ids) and not self.is_settled:
             asked = self._ids[self.num_counted]
             values = self._values.get(asked, ())
@@ -102,6 +103,7 @@ class UntilKnown:
             self._mean.add(share if self._baseline is None else share - self._baseline[asked])
             self.num_counted += 1
             self.conclusion = self._concluded()
+        return self._ids[num_before : self.num_counted]
 
     def _concluded(self) -> str | None:
         value, low, high = self._mean.estimate

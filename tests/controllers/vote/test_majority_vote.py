@@ -1,6 +1,7 @@
 """Majority vote: who wins, when it ends, what it costs."""
 
 import asyncio
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -11,11 +12,12 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.controllers.basic.process_reward import ProcessRewardController
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment, LeaderChange
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.weights import Weight
-from scaffolding_ext.errors import ConfigError, EngineError, NoOutputError, TaskError
+from scaffolding_ext.errors import ConfigError, EngineError, NoOutputError, RequestError, TaskError
 from scaffolding_ext.evaluation.run.vote_budget import SampleOfVote
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
@@ -179,6 +181,26 @@ def test_a_rule_that_cannot_read_the_weights_is_refused(weight, allocation):
         MajorityVoteController(NATIVE, 6, weight=weight, allocation=allocation)
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0, None, "much", True])
+@pytest.mark.parametrize("allocation", [None, "LeaderChange"])
+def test_a_weight_that_is_no_number_is_refused_by_the_samples_index_before_a_rule_reads_it(wrong, allocation):
+    def weight(sample):
+        return wrong if sample.index == 1 else 1.0
+
+    with pytest.raises(ConfigError, match="the weight of sample 1: is "):
+        voted(boxed(*"111111"), weight=weight, allocation=allocation)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), 1.5, None, "two"])
+def test_a_rule_that_asks_for_no_number_of_samples_is_an_error(wrong):
+    class Odd(AllocationRule):
+        def _num_more(self, votes):
+            return wrong
+
+    with pytest.raises(RequestError, match=f"Odd asks for {wrong!r} samples: give a whole number"):
+        voted(boxed(*"1111"), allocation=Odd())
+
+
 def test_a_weight_that_was_not_brought_is_an_error():
     with pytest.raises(Exception, match="returned no log-probabilities, though num_logprobs is 1"):
         voted(boxed("1", "1", "2", "3"), weight="mean_logprob")
@@ -327,6 +349,25 @@ def test_a_failed_sample_is_counted_apart_and_the_others_vote():
     assert (failed["sample"], failed["error"]) == (0, "EngineError")
     assert result.program.figures["MajorityVoteController"]["failed_samples"] == 1
     assert result.exit_reason == "vote"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not tell who cancelled a task")
+@pytest.mark.parametrize("in_flight", [None, 2])
+def test_a_sample_that_its_worker_cancels_has_failed(in_flight):
+    def cancelling():
+        numbers = iter(range(9))
+
+        def reply(task):
+            if next(numbers) == 1:
+                raise asyncio.CancelledError
+            return r"so \boxed{4}."
+
+        return ScriptedWorker(reply, before=take_turns)
+
+    result = voted(cancelling(), allow_failed=1, in_flight=in_flight)
+    assert (result.answer, vote_event(result)["num_failed"]) == ("4", 1)
+    with pytest.raises(TaskError, match="the worker cancelled the task"):
+        voted(cancelling(), in_flight=in_flight)
 
 
 @pytest.mark.parametrize(("numbers", "allowed"), [((1,), 0), ((0, 2), 1), ((0, 1, 2, 3), 9)])

@@ -246,6 +246,7 @@ UNTIL = {
     "num_questions": 9,
     "num_counted": 9,
     "num_spared": 0,
+    "num_left_out": 3,
     "conclusion": "known",
 }
 
