@@ -74,6 +74,7 @@ STUDIES: Mapping[str, Study] = {
     "autotts": Study("studies.autotts", 15, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
     "rolling_replayed": Study("studies.rolling --part replayed", 1, (("--data", ""),)),
     "rolling_recorded": Study("studies.rolling --part recorded", 8, (("--data", ""),)),
+    "rolling_wide": Study("studies.rolling --part wide", 5, (("--data", ""),)),
     "rolling_embedded": Study("studies.rolling --part embedded", 20),
     "deadlines_recordings": Study("studies.deadlines --part recordings", 4, (("--data", ""),), draws=True),
     "deadlines_orders": Study("studies.deadlines --part orders", 8, (("--data", ""),)),
