@@ -126,6 +126,19 @@ def test_the_arguments_of_upstreams_worker_serve(tensorrt_llm: Any) -> None:
         llm.shutdown()
 
 
+@pytest.mark.parametrize(
+    "llm_args",
+    [
+        {"scheduler_config": {"waiting_queue_policy": "priority"}},
+        {"kv_cache_free_gpu_memory_fraction": 0.3},
+        {"generation_config": "auto"},
+    ],
+)
+def test_the_double_takes_no_argument_that_its_release_lacks(llm_args: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="Extra inputs are not permitted"):
+        TRTLLMWorker(MODEL, llm_args=llm_args)
+
+
 def test_without_a_length_the_models_own_holds() -> None:
     config = json.loads((Path(model_folder(MODEL)) / "config.json").read_text())
     with TRTLLMWorker(MODEL) as worker:
