@@ -194,6 +194,15 @@ def stream(max_tokens: int = 512, **fields: Any) -> StreamGenerationTask:
     return _with(StreamGenerationTask(streaming_step=8), {"max_tokens": max_tokens, **fields})
 
 
+async def cancelled(bench: Bench, **fields: Any) -> StreamGenerationTask:
+    """A stream that is cancelled after its first step."""
+    task = stream(**fields)
+    await bench.worker.run_task(task)
+    task.cancel_flag = True
+    await bench.worker.run_task(task)
+    return task
+
+
 def _with(task: G, fields: dict[str, Any]) -> G:
     """The task with the fields; a release may not declare all of them."""
     for name, value in ({"input_str": PROMPT, "temperature": 0.0, "ignore_eos": True} | fields).items():
@@ -213,7 +222,7 @@ def needs_keyword(bench: Bench, name: str) -> None:
         raise NotServedError(f"generate_async has no {name}")
 
 
-# ---- the checks, in the order in which they run
+# ---- the checks; `CHECKS` has their order
 
 
 def upstreams_classes(bench: Bench) -> None:
@@ -273,29 +282,14 @@ def two_hosts(bench: Bench) -> None:
 
 def two_loops(bench: Bench) -> None:
     """A one-token request has its answer beside one that was given up on a loop that has ended"""
-
-    async def give_up() -> None:
-        task = stream()
-        await bench.worker.run_task(task)
-        task.cancel_flag = True
-        await bench.worker.run_task(task)
-
     for _ in range(20):
-        asyncio.run(give_up())
+        asyncio.run(cancelled(bench))
         expect(bench.run(greedy(1)).output_tokens, "no token came")
 
 
 def cancel(bench: Bench) -> None:
     """A cancelled stream keeps what it has, and leaves no active request in the engine"""
-
-    async def scenario() -> StreamGenerationTask:
-        task = stream()
-        await bench.worker.run_task(task)
-        task.cancel_flag = True
-        await bench.worker.run_task(task)
-        return task
-
-    task = asyncio.run(scenario())
+    task = asyncio.run(cancelled(bench))
     expect(task.end_flag and 8 <= len(task.output_tokens or ()) < 512, f"{len(task.output_tokens or ())} tokens came")
     until = time.monotonic() + 20.0
     active = None
@@ -322,15 +316,8 @@ def stop_strings(bench: Bench) -> None:
 
 def logprobs_aborted(bench: Bench) -> None:
     """A stream with five log-probabilities is aborted half-way, and the engine lives on"""
-
-    async def scenario() -> None:
-        task = stream(num_logprobs=5)
-        await bench.worker.run_task(task)
-        expect(len(task.logprobs or ()) == len(task.output_tokens or ()), "not every token has log-probabilities")
-        task.cancel_flag = True
-        await bench.worker.run_task(task)
-
-    asyncio.run(scenario())
+    task = asyncio.run(cancelled(bench, num_logprobs=5))
+    expect(len(task.logprobs or ()) == len(task.output_tokens or ()), "not every token has log-probabilities")
     expect(bench.run(greedy(1)).output_tokens, "no token came afterwards")
 
 
