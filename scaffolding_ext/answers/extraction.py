@@ -42,7 +42,7 @@ _HEADS = (  # of languages that join a phrase and its answer by a verb or a colo
     *("cevap", "jawaban", "jibu", "đáp án", "ответ", "відповідь", "الإجابة", "उत्तर", "উত্তর"),
 )
 _PHRASE = re.compile(
-    r"(?:final |the |\b)answer\**\s*(?:\bis\b|:)|^[#* ]*final answer\**[ \t]*\n"
+    r"(?:final |the |\b)answer(?: (?:to|of|for) [^.:\n]{1,60}?)?\**\s*(?:\bis\b|:)|^[#* ]*(?:final )?answer\**[ \t]*\n"
     rf"|\b(?:{'|'.join(_HEADS)})(?: (?:corr?ett?[ao]|correcta?|final[ae]?|đúng))?\**"
     r"(?:\s*:|\s?—|\s-\s|\s+(?:ist|lautet|est|es|é|è|är|er|is|adalah|là)\b)(?: (?:la opción|la|a|opção)\b)?"
     r"|(?:答案|正解|答え)\**\s*[是为為は:]|选(?=\s*\(?[A-J]\b)|(?:정답|답)\s?[은:]|คําตอบ\s?(?:คือ|:)",
@@ -58,13 +58,22 @@ _REMARK = re.compile(
     r"|(?:in)?correct(?! to)|(?:right|wrong|easy|simple)(?: \w+ing| because| since| by| if| when| now)|derived)\b",
     re.IGNORECASE,
 )
-_SUPPOSED = re.compile(r"\b(?:if|whether|how|why|unless)(?: (?:the|your|my|this|that))?(?: (?:final|correct))? ?\Z")
+_SUPPOSED = re.compile(
+    r"\b(?:if|whether|how|why|unless|[Aa]ssuming)(?: (?:the|your|my|this|that))?(?: (?:final|correct))? ?\Z"
+)
 _SENTENCE_END = (  # a point before a capital, but not behind an abbreviation or within initials and their name
     r"(?<!\b(?:St|Dr|Mr|Ms|Mt|Ft|Lt|Pt|Fr|vs))(?<!\b(?:Mrs|Gen|Sen|Rep|Ste|Sgt|Col|Rev|Gov|Maj|Hon|Vol|Fig))"
     r"(?<!\b(?:Prof|Capt|Pres|Dept))(?<!\.[A-Z])(?<!\b[A-Z]\.\s[A-Z])\.\**\s+"
     r"(?!(?<=\b[A-Z]\.\s)[A-Z]\.|(?<=[a-z]\s[F-Z]\.\s)[A-Z][a-z]+(?:[.,;!?\n]|\Z))[A-Z]"
 )
-_STATED = re.compile(rf"[\s:*]*([^\n]+?)(?={_SENTENCE_END}|[\u3002\uff61]|\n|\Z)")
+_STATED = re.compile(
+    r"[\s:*]*(?:(?:therefore|thus|hence|then|simply|just|indeed|exactly|actually)\b[\s:,]*)?"
+    rf"(?:\\\[\s*(?P<formula>[^\n]+?)\s*\\\]|([^\n]+?)(?={_SENTENCE_END}|[\u3002\uff61]|\n|\Z))"
+)
+_AFTERWORD = re.compile(  # within the sentence: a clause about the answer, or words in brackets behind a value
+    r"(?:[,;] (?:as|which|since|because|so|where|not|but|assuming|given|rounded|making|giving|done)\b"
+    r"|(?<=[\d}$*)])\s(?:[\u2013\u2014]\s|\((?!mod)[A-Za-z][a-z]+[^()]*\)\Z)).*"
+)
 # End of an answer in an unclosed box: the end of its line, formula or sentence.
 _LINE_END = re.compile(r"\n|\\\]|(?<!\\)\$|(?<=\w)\.\s+(?=[A-Z])")
 _CUT = re.compile(r"(?:\A\$+|\A\\[(\[]|\\(?:b(?:o(?:x(?:ed?)?)?)?)?)\Z")  # an answer cut just after it was opened
@@ -273,7 +282,8 @@ def _phrases(text: str) -> Iterator[str]:
     for head in reversed(list(_PHRASE.finditer(text))):
         found = _STATED.match(text, head.end(), end)
         end = head.start()
-        answer = "" if found is None else found[1].strip().rstrip("*. ").strip()
+        answer = "" if found is None else (found["formula"] or found[2]).strip().rstrip("*. \u2705").strip()
+        answer = _AFTERWORD.sub("", answer, count=1).rstrip("*. ")
         if _CUT.search(answer):
             return
         if answer and not _COMMENT.fullmatch(answer):

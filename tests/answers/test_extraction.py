@@ -377,11 +377,26 @@ def test_names_boxes_languages_and_channels(text, answer):
         "#### 42\n\nNote: I put it behind ####.",
         "\\boxed{42}\n\nThe answer stands in \\boxed{}, as you asked.",
         "I will put it in \\boxed{}. The answer is 42.",
+        "The answer is 42, as required.",
+        "The answer is 42.\n\n(Assuming the answer is an integer.)",
+        "The answer is **42**, since 6*7 = 42.",
+        "The answer is 42 (six times seven).",
+        "The answer is 42 \u2014 six times seven.",
+        "The answer is: **42** \u2705",
+        "The answer is therefore 42.",
+        "### Answer\n42",
+        "The final answer is:\n\\[\n42\n\\]",
+        "The answer to the second question is 42.",
         "Use \\boxed for it. The answer is 42.",
     ],
 )
 def test_remarks_behind_an_answer_are_not_the_answer(text: str) -> None:
     assert extract(text) == "42"
+
+
+def test_what_belongs_to_an_answer_stays() -> None:
+    for answer in ("3, 4 and 5", "3 (mod 7)", "5!", "Paris, France", "2, 288", "f(x) = x", "(1, 2)", "thusness"):
+        assert extract(f"The answer is {answer}.") == answer
 
 
 def test_a_remark_is_read_if_nothing_else_is_stated() -> None:

@@ -7,7 +7,7 @@ import re
 from scaffolding_ext.answers import extract
 from scaffolding_ext.answers.extraction import shown
 
-_LETTER = re.compile(r"[\s(\[*]*([A-Ja-j])[\s)\].:*]*")  # "(b)", "B.", "**B**"
+_LETTER = re.compile(r"(?:[Oo]ption |[Cc]hoice )?[\s(\[*]*([A-Ja-j])[\s)\].:*]*")  # "(b)", "B.", "**B**", "option B"
 _LONGEST_ANSWER = 100  # characters of an answer without a phrase or a box around it
 
 

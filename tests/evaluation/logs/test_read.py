@@ -45,7 +45,7 @@ def test_equal_answers_are_one_class_and_the_target_judges_them(tmp_path: Path) 
 
 
 def test_choices_are_grouped_by_letter(tmp_path: Path) -> None:
-    samples = [sample("(b)"), sample("B."), sample("**B**"), sample("b"), sample("C"), sample("both A and B")]
+    samples = [sample("(b)"), sample("B."), sample("**B**"), sample("option B"), sample("C"), sample("both A and B")]
     question = read(tmp_path / "log.jsonl", [{"id": "a", "target": "B", "samples": samples}]).questions[0]
     assert question.classes.tolist() == [0, 0, 0, 0, 1, 2]
     assert question.correct.tolist() == [True] * 4 + [False] * 2
