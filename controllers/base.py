@@ -17,6 +17,7 @@ from scaffolding_ext import require
 from scaffolding_ext.controllers.needs import UNBOUND, Capabilities, Needs, check_worker, joined
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.prompts.prompting import Prompting, Turn
+from scaffolding_ext.prompts.sampling_params import GUIDED_DECODING
 from scaffolding_ext.protocol import (
     Controller,
     ControllerGenerator,
@@ -192,12 +193,15 @@ class BaseController(Controller):
         program.loops = self.loops
         if self.audit and program.audit is None:
             record("fallback", what="audit", reason="this host ends with the answer")
-        if self.prompting is not None:
-            program.question = Question(prompt, history, raw, kwargs.get("tools"), last_turn, self.prompting)
+        prompting = self.prompting
+        if prompting is not None:
+            if kwargs.keys() & {GUIDED_DECODING, "tool_choice"}:  # which leave no place for a box
+                prompting = prompting.without_suffix()
+            program.question = Question(prompt, history, raw, kwargs.get("tools"), last_turn, prompting)
             program.question.put(task)
-            family, is_open, shown = self.prompting.family, None, task.input_str or ""
+            family, is_open, shown = prompting.family, None, task.input_str or ""
             if not raw:
-                family, is_open = self.prompting.family_behind(shown), self.prompting.is_open(shown)
+                family, is_open = prompting.family_behind(shown), prompting.is_open(shown)
             program.question = program.question._replace(family=family, is_open=is_open)
         elif history:
             raise ConfigError(

@@ -6,6 +6,7 @@ the reference, never the tokenizer.
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import re
@@ -262,6 +263,12 @@ class Prompting:
                 "worker with guided decoding: leave them out, or change the stack",
                 "tools",
             )
+
+    def without_suffix(self) -> Prompting:
+        """Return one that adds no suffix, for answers whose form is guided."""
+        twin = copy.copy(self)
+        twin.prompt_suffix = ""
+        return twin
 
     def apply(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import secrets
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -113,6 +114,8 @@ class ServedStack:
         served = served_model(self.llm.workers)
         self.context_len: int | None = None if served is None else getattr(served.worker, "max_seq_len", None)
         self._server_renders = served is not None and declared_inside(served.worker, "takes_messages")
+        is_bounded = any(needs.max_tokens for needs in attributes_of(own).needs_by_tag().values())
+        self._is_unbounded = not (is_bounded or self.context_len or self._server_renders)
 
     @property
     def prompting(self) -> Prompting | None:
@@ -327,8 +330,7 @@ class ServedStack:
         if tools:
             self._check_tools(controller, fields)
             fields["tools"] = tools
-        unbounded = attributes_of(controller).needs.max_tokens is None and self.context_len is None
-        if unbounded and "max_tokens" in honoured:
+        if self._is_unbounded and "max_tokens" in honoured:
             fields.setdefault("max_tokens", limit)
         if body.stream and isinstance(controller, BaseController):
             fields["streaming"] = True
@@ -445,7 +447,10 @@ class _Bounded(Controller):
         closing: Closing | None = kwargs.pop("closing", None)
         work = controller.clone().generate(prompt, **kwargs)
         work = work if closing is None else closing.close(work)
-        return (yield from relay(work, watch=_TokenLimit(most_tokens)))
+        completion = yield from relay(work, watch=_TokenLimit(most_tokens))
+        if GUIDED_DECODING in kwargs and completion.exit_reason != "length":
+            _check_json(completion.text or "")
+        return completion
 
 
 class _TokenLimit(Watch):
@@ -466,6 +471,17 @@ class _TokenLimit(Watch):
                 "token_limit_exceeded",
                 "max_tokens",
             )
+
+
+def _check_json(text: str) -> None:
+    """Refuse an answer that its engine should have kept to JSON."""
+    try:
+        json.loads(text)
+    except ValueError as error:
+        message = (
+            f"the model's answer is not JSON, though response_format asks for it ({error}): send the request again"
+        )
+        raise ApiError(502, message, "no_answer") from None
 
 
 def _task_type(controller: Any, named: Any, metadata: Any) -> str | None:

@@ -15,6 +15,8 @@ pytest.importorskip("transformers")
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
+from scaffolding_ext.stack.build import build_stack
+from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 from tests.servers.openai_server import OpenAIServer
@@ -73,6 +75,34 @@ def test_biases_pass(serve: Any, endpoint: str) -> None:
             with pytest.raises(openai.BadRequestError) as refused:
                 client.chat.completions.create(**CHAT, logit_bias=wrong)
             assert str(refused.value.param).startswith("logit_bias")
+
+
+PLAIN: Any = {"type": "NativeGenerationController", "args": {"sampling_params": {"max_tokens": 300}}}
+VOTE: Any = {"type": "MajorityVoteController", "args": {"default_sample_num": 2, "generation_controller": PLAIN}}
+CHAIN: Any = {"type": "DynasorCoTController", "args": {"max_tokens": 300, "family": "instruct"}}
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+@pytest.mark.parametrize("controller", [PLAIN, VOTE, CHAIN], ids=["plain", "vote", "dynasor"])
+def test_a_served_stack_asks_the_server_as_one_in_process_does(serve: Any, controller: Any, endpoint: str) -> None:
+    """The server does not tell its context length."""
+    if (controller, endpoint) == (CHAIN, "chat"):
+        pytest.skip("such a chat server continues no answer")
+    sent = []
+    with OpenAIServer(ScriptedWorker(r"It is \boxed{4}."), "m", flavor="openai", max_model_len=None) as server:
+        worker = {"base_url": server.url, "model": "m", "flavor": "openai", "endpoint": endpoint}
+        stack = {"controller": controller, "workers": {"generation": {"type": "OpenAIWorker", "args": worker}}}
+        stack |= {"prompt": {"family": "instruct"}}
+        served = serve(stack_file=stack)
+        with build_stack(StackConfig.model_validate(stack)) as llm, served.client() as client:
+            llm.generate("2+2?")
+            sent.append([request.body for request in server.requests if request.body])
+            server.requests.clear()
+            client.chat.completions.create(model="model", messages=[{"role": "user", "content": "2+2?"}])
+            sent.append([request.body for request in server.requests if request.body])
+    in_process, over_http = sent
+    assert in_process == over_http
+    assert all(body["max_tokens"] <= 300 for body in over_http)
 
 
 def test_a_limit_beyond_the_context_names_the_models(serve: Any) -> None:

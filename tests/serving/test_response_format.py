@@ -53,8 +53,10 @@ def test_a_form_reaches_a_worker_that_keeps_it(serve: Any, given: Any, guide: di
 def test_a_form_reaches_the_server_behind_the_stack(serve: Any, flavor: str, stream: bool) -> None:
     controller = NativeGenerationController()
     controller.prompting = Prompting(load_tokenizer("tinylm/draft"), "instruct")
+    ids = load_tokenizer("tinylm/draft")('{"x": 4}').input_ids
+    reply: Any = ids if flavor == "trtllm" else '{"x": 4}'  # trtllm-serve answers in ids
     with (
-        OpenAIServer(ScriptedWorker('{"x": 4}'), "m", flavor=flavor) as server,
+        OpenAIServer(ScriptedWorker(lambda task: reply), "m", flavor=flavor) as server,
         OpenAIWorker(server.url, "m", tokenizer="tinylm/draft", flavor=flavor, max_seq_len=512) as worker,
     ):
         served = serve(controller=controller, model_worker=worker)
@@ -101,3 +103,26 @@ def test_a_form_that_is_none_is_refused_by_its_path(serve: Any, format: Any) -> 
     param, _ = refusal(serve(), response_format=format)
     assert param is not None
     assert param.startswith("response_format")
+
+
+@pytest.mark.parametrize("votes", [False, True])
+def test_a_guided_answer_is_asked_for_no_box(serve: Any, votes: bool) -> None:
+    plain = NativeGenerationController({"temperature": 0.7})
+    controller = MajorityVoteController(plain, default_sample_num=2) if votes else plain
+    controller.prompting = Prompting(load_tokenizer("tinylm/draft"), "instruct", prompt_suffix="\nUse a box.")
+    served = serve(controller=controller, model_worker=Guided('{"x": 4}'))
+    with served.client() as client:
+        client.chat.completions.create(**ASK, response_format=FORMAT)
+        guided = list(served.worker.tasks)
+        client.chat.completions.create(**ASK)
+    assert not any("box" in task.input_str for task in guided)
+    assert all("Use a box." in task.input_str for task in served.worker.tasks[len(guided) :])
+
+
+def test_an_answer_that_is_not_json_is_an_error_unless_it_was_cut(serve: Any) -> None:
+    served = serve(model_worker=Guided("It is 4."))
+    with served.client() as client:
+        with pytest.raises(openai.InternalServerError, match="the model's answer is not JSON"):
+            client.chat.completions.create(**ASK, response_format=FORMAT)
+        cut = client.chat.completions.create(**ASK, response_format=FORMAT, max_tokens=3).choices[0]
+    assert (cut.message.content, cut.finish_reason) == ("It ", "length")
