@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 
-from scaffolding_ext.answers.forms import LONGEST, Form, read
+from scaffolding_ext.answers.forms import LONGEST, Form, form_of, normalize
 from scaffolding_ext.answers.names import spelled
 
 
@@ -44,13 +45,13 @@ class Comparator:
         self._units_implied, self._oracle = units_implied, oracle
 
     def verdict(self, a: str, b: str) -> Verdict:
-        left, right = read(a), read(b)
-        if left is None or right is None:
-            return Verdict.EQUAL if a == b and len(a) > LONGEST else Verdict.UNDETERMINED
-        if left.normalized == right.normalized:
-            return Verdict.EQUAL
-        verdict = self._decide(left.form, right.form)
-        if verdict is Verdict.DIFFERENT and left.digits == right.digits:
+        if len(a) > LONGEST or len(b) > LONGEST:
+            return Verdict.EQUAL if a == b else Verdict.UNDETERMINED
+        left, right = normalize(a), normalize(b)
+        if left == right or not left or not right:
+            return Verdict.EQUAL if left and right else Verdict.UNDETERMINED
+        verdict = self._decide(form_of(left), form_of(right))
+        if verdict is Verdict.DIFFERENT and _digits(left) == _digits(right):
             return Verdict.UNDETERMINED  # "1,23" and "123": a list or a misplaced separator
         return verdict
 
@@ -137,6 +138,11 @@ def _joint(verdicts: Iterable[Verdict], decisive: Verdict) -> Verdict:
         if verdict is Verdict.UNDETERMINED:
             outcome = verdict
     return outcome
+
+
+def _digits(normalized: str) -> str:
+    """The answer without commas, spaces and leading zeros if it begins with a digit."""
+    return re.sub("[, ]", "", normalized).lstrip("0") if normalized[0].isdigit() else normalized
 
 
 def _words(a: Form, b: Form) -> Verdict:

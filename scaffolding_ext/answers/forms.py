@@ -85,6 +85,7 @@ def plain_characters(text: str) -> str:
     return "".join(character for character in text if unicodedata.category(character) != "Cf")
 
 
+@lru_cache(maxsize=4096)
 def normalize(answer: str) -> str:
     r"""Strip notation without meaning: spaces, `$`, `\left`, `\right`, thin spaces, emphasis, a final full stop.
 
@@ -206,32 +207,10 @@ class Form(NamedTuple):
             yield self.latex
 
 
-class Read(NamedTuple):
-    """A parsed answer.
-
-    Attributes:
-        normalized: Its normal form.
-        form: Its parts.
-        digits: The normal form; without commas, spaces and leading zeros if it begins with a digit.
-    """
-
-    normalized: str
-    form: Form
-    digits: str
-
-
-def read(answer: str) -> Read | None:
-    """Return the parts of an answer; None if it is empty or longer than `LONGEST` characters."""
-    return _read(answer) if len(answer) <= LONGEST else None
-
-
 @lru_cache(maxsize=4096)
-def _read(answer: str) -> Read | None:
-    normalized = normalize(answer)
-    if not normalized:
-        return None
-    digits = normalized.replace(",", "").replace(" ", "").lstrip("0") if normalized[0].isdigit() else normalized
-    return Read(normalized, _form(normalized, _MAX_DEPTH), digits)
+def form_of(normalized: str) -> Form:
+    """Return the parts of a normalized answer."""
+    return _form(normalized, _MAX_DEPTH)
 
 
 def _form(text: str, depth: int) -> Form:

@@ -51,13 +51,6 @@ def spelled(text: str) -> str:
 def is_name(text: str) -> bool:
     """Return True if a text is a date, an address, a numeral, a substance or a code, equal only as it is spelled."""
     plain = _SET_UPRIGHT.sub(r"\1", text.strip().strip("$").strip()).strip()
-    return bool(_NAMES.fullmatch(plain)) or _is_roman(plain) or _is_substance(plain)
-
-
-def _is_roman(text: str) -> bool:
-    return (text.isupper() or text.islower()) and _ROMAN.fullmatch(text.lower()) is not None
-
-
-def _is_substance(text: str) -> bool:
-    bare = re.sub(r"[_{}]", "", _CHARGE.sub("", text))
-    return len(bare) > 1 and _SUBSTANCE.fullmatch(bare) is not None
+    is_roman = (plain.isupper() or plain.islower()) and _ROMAN.fullmatch(plain.lower())
+    bare = re.sub(r"[_{}]", "", _CHARGE.sub("", plain))
+    return bool(_NAMES.fullmatch(plain) or is_roman or (len(bare) > 1 and _SUBSTANCE.fullmatch(bare)))

@@ -115,6 +115,9 @@ class Splitter:
         is_open: True if the prompt ends in open thinking, False if not. None if the prompt is unknown: then a closing
             mark without an opening one splits the text, and nothing is given out before it.
         stops: End the answer, never the thinking.
+
+    Attributes:
+        has_thought: As in `SplitText`.
     """
 
     def __init__(self, marks: Marks, is_open: bool | None, stops: StopStrings | None = None) -> None:
@@ -129,7 +132,7 @@ class Splitter:
         self._place = 0  # characters of the text whose place is known
         self._len_answer = 0
         self._stopped_at: int | None = None
-        self._has_thought = False
+        self.has_thought = False
         self._is_final = False
         self._begins_line = True  # leading newlines of a part are dropped
         self._last, self._last_solid = "", ""  # characters of the text before
@@ -155,10 +158,6 @@ class Splitter:
         return self.reading
 
     @property
-    def has_thought(self) -> bool:
-        return self._has_thought
-
-    @property
     def reading(self) -> SplitText:
         """The part of the reading that no later text can change."""
         answer = "".join(self._answer)
@@ -166,7 +165,7 @@ class Splitter:
             answer = answer[: self._matcher.start]
         elif self._matcher is not None and not self._is_final:
             answer = answer[: len(answer) - self._matcher.num_undecided]
-        return SplitText("".join(self._thinking), answer, self._has_thought, self._stopped_at)
+        return SplitText("".join(self._thinking), answer, self.has_thought, self._stopped_at)
 
     # ---- states; each takes one lexeme
 
@@ -175,18 +174,15 @@ class Splitter:
         if lexeme.isspace() and lexeme != marks.think_open:
             self._held.append(lexeme)
         elif lexeme == marks.think_open:
-            self._drop(*self._held, lexeme)
-            self._begins_line, self._has_thought = True, False
-            self._take = self._in_thinking
+            self._drop_and_begin(self._in_thinking, lexeme)
         elif lexeme == marks.answer_open and self._is_open is not True:
-            self._drop(*self._held, lexeme)
-            self._begin_answer()
+            self._drop_and_begin(self._in_answer, lexeme)
         elif self._is_open is None:
             self._take = self._in_unknown
             self._take(lexeme)
         else:
             self._begins_line = False
-            self._has_thought = not self._is_open
+            self.has_thought = not self._is_open
             self._held.append(lexeme)
             self._replay(self._in_thinking if self._is_open else self._in_answer)
 
@@ -194,17 +190,14 @@ class Splitter:
         self._held.append(lexeme)
         opens = lexeme == self._marks.think_open and self._may_begin_block()
         if opens or lexeme == self._marks.think_close:
-            self._begins_line, self._has_thought = False, opens
+            self._begins_line, self.has_thought = False, opens
             self._replay(self._in_answer if opens else self._in_thinking)
         else:
             self._see(lexeme)
 
     def _in_thinking(self, lexeme: str) -> None:
         if lexeme == self._marks.think_close:
-            self._drop(lexeme)
-            self._has_thought = True
-            self._begins_line = True
-            self._take = self._behind_thinking
+            self._drop_and_begin(self._behind_thinking, lexeme)
         else:
             self._give(self._thinking, lexeme)
 
@@ -213,8 +206,7 @@ class Splitter:
             self._held.append(lexeme)
             return
         if lexeme == self._marks.answer_open:
-            self._drop(*self._held, lexeme)
-            self._begin_answer()
+            self._drop_and_begin(self._in_answer, lexeme)
             return
         self._held.append(lexeme)
         self._replay(self._in_answer)
@@ -235,22 +227,19 @@ class Splitter:
         self._held.append(lexeme)
         if lexeme == self._marks.think_close:
             self._place += len(self._held.pop(0))
-            self._has_thought = False
+            self.has_thought = False
             self._begins_line = True
             self._replay(self._in_thinking)
 
     def _behind_answer(self, lexeme: str) -> None:
         self._held.append(lexeme)
-        if not lexeme.isspace() and lexeme not in (self._marks.think_close, self._marks.answer_close):
-            self._give_marks_before_last()
-
-    def _give_marks_before_last(self) -> None:
-        """Closing marks that do not end the answer are text."""
-        last = self._held.pop()
+        if lexeme.isspace() or lexeme in (self._marks.think_close, self._marks.answer_close):
+            return
+        self._held.pop()  # closing marks that do not end the answer are text
         self._give_held(self._answer)
         if self._take != self._stopped:
             self._take = self._in_answer
-            self._take(last)
+            self._take(lexeme)
 
     def _stopped(self, lexeme: str) -> None:
         """Nothing behind a stop string counts."""
@@ -264,10 +253,10 @@ class Splitter:
             if self._is_open:
                 self._give_held(self._thinking)
             else:
-                self._has_thought = True
+                self.has_thought = True
                 self._give_held(self._answer)
         elif take == self._in_unknown:
-            self._begins_line, self._has_thought = False, True
+            self._begins_line, self.has_thought = False, True
             self._replay(self._in_answer)
         elif take == self._in_open_block:
             lexeme, *rest = self._held  # it is never closed, nor is any later one
@@ -279,14 +268,11 @@ class Splitter:
         else:
             self._give_held(self._answer)
 
-    def _begin_answer(self) -> None:
-        self._begins_line, self._has_thought = True, True
-        self._take = self._in_answer
-
-    def _drop(self, *lexemes: str) -> None:
-        """These lexemes are in no part; nothing is held any more."""
-        self._place += sum(map(len, lexemes))
+    def _drop_and_begin(self, state: Callable[[str], None], mark: str) -> None:
+        """Begin a part behind a mark, which is in no part, nor is what is held."""
+        self._place += sum(map(len, self._held)) + len(mark)
         self._held.clear()
+        self._begins_line, self.has_thought, self._take = True, state != self._in_thinking, state
 
     def _may_begin_block(self) -> bool:
         if self._is_final or self._in_fence:

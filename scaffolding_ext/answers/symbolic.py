@@ -17,7 +17,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import verify
 
 from scaffolding_ext.answers.comparison import Verdict, compare
-from scaffolding_ext.answers.forms import read
+from scaffolding_ext.answers.forms import form_of, normalize
 
 _DIGITS = 50  # two numbers are equal if they agree to this many digits
 _LARGEST = sympy.Integer(10) ** 30  # equality is certain up to this size; beyond it the integer part exceeds the digits
@@ -30,8 +30,7 @@ def job(units_implied: bool, answer: str, other: str | None = None) -> str | Non
     """Pool entry point: read one answer and return None, or compare two and return the verdict's value."""
     if other is not None:
         return compare(answer, other, units_implied=units_implied, oracle=symbolic).value
-    look = read(answer)
-    for latex in () if look is None else look.form.leaves():
+    for latex in form_of(normalize(answer)).leaves():
         with contextlib.suppress(Exception):  # the comparison is then undetermined
             expression = parse(latex)
             if isinstance(expression, sympy.Expr):
@@ -51,7 +50,10 @@ def symbolic(left: str, right: str) -> Verdict:
             verdict = _scalars(a, b)
             if verdict is not None:
                 return verdict
-        return _both_ways(a, b)
+        there, back = (verify(x, y, timeout_seconds=None, raise_on_error=True) for x, y in ((a, b), (b, a)))
+        if there == back:
+            return Verdict.EQUAL if there else Verdict.DIFFERENT
+        return Verdict.UNDETERMINED
     except Exception:  # the algebra system cannot handle it
         return Verdict.UNDETERMINED
 
@@ -92,13 +94,6 @@ def _at(values: dict[sympy.Symbol, sympy.Expr], a: sympy.Expr, b: sympy.Expr) ->
     if not (difference.is_Float or difference.is_zero) or not (scale.is_Float or scale.is_zero):
         return None, scale
     return Verdict.DIFFERENT if difference > scale * sympy.Float(10) ** (5 - _DIGITS) else Verdict.EQUAL, scale
-
-
-def _both_ways(a: Any, b: Any) -> Verdict:
-    there, back = (verify(x, y, timeout_seconds=None, raise_on_error=True) for x, y in ((a, b), (b, a)))
-    if there != back:
-        return Verdict.UNDETERMINED
-    return Verdict.EQUAL if there else Verdict.DIFFERENT
 
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns on every call that its time-outs are off
