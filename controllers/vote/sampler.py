@@ -81,6 +81,11 @@ def end_vote(run: Run, votes: Votes, elected: Election, reason: str, num_failed:
     if num_failed:
         run.sum_up(failed_samples=num_failed)
         figures["num_failed"] = num_failed
+    for each in samples:
+        if len(samples) == 1 or each.task.output_str != samples[0].task.output_str:
+            break
+    else:
+        run.event("equal_samples", num_samples=len(samples))
     run.sum_up(samples=len(samples), stop_reason=reason, answers=published_answers(samples, classes))
     run.event(
         "vote",
@@ -93,11 +98,6 @@ def end_vote(run: Run, votes: Votes, elected: Election, reason: str, num_failed:
         num_decoded=votes.lengths,
         **figures,
     )
-    for each in samples:
-        if len(samples) == 1 or each.task.output_str != samples[0].task.output_str:
-            break
-    else:
-        run.event("equal_samples", num_samples=len(samples))
     sample = samples[elected.first]
     answer = sample.answer if elected.winner >= 0 else None
     finish(run.task, sample.task.output_str or "", sample.task.output_tokens, answer, reason)
