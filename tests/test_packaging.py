@@ -167,7 +167,7 @@ def test_the_wheels_kernel_loads(files: set[str], wheel: zipfile.ZipFile, tmp_pa
 def test_without_a_compiler_there_is_a_wheel_without_a_kernel(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, CC="no-such-compiler")
     assert not kernels(set(wheel.namelist()))
-    assert "scaffolding_ext/workers/huggingface/block_attention.py" in wheel.namelist()
+    assert "scaffolding_ext/workers/huggingface/attention.py" in wheel.namelist()
 
 
 def test_no_scratch_is_in_the_wheel(files: set[str]) -> None:

@@ -214,8 +214,8 @@ def main(report: Report, num_requests: int, model: str, kv_cache_bytes: int | No
     report.share("texts_equal_to_those_with_room", equal, NUM_TEXTS)
     settle(worker)
     report.figure("seconds", seconds)
-    report.figure("tokens_per_s", metrics.tokens_per_s)
-    report.figure("hit_rate", metrics.hit_rate)
+    report.figure("tokens_per_s", metrics.num_decoded / seconds)
+    report.figure("hit_rate", metrics.num_reused / (metrics.num_reused + metrics.num_prefilled))
     report.figure("evicted_blocks", metrics.num_evicted)
     report.figure("preempted", metrics.num_preempted)
     for name, number in sorted(outcomes.items()):

@@ -18,7 +18,7 @@
 
 typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
 
-typedef struct { /* as `block_attention.py` lays it out: eight bytes each, up to `longest` */
+typedef struct { /* as `attention.py` lays it out: eight bytes each, up to `longest` */
     const float *queries; /* (tokens, key-value heads, groups, head size), by the strides */
     const float *keys;    /* (blocks, key-value heads, places, head size) */
     const float *values;

@@ -123,7 +123,7 @@ async def run_reads(task: Task, engine: GenerationEngine, requests: Sequence[Eng
         engine.submit(request)
     try:
         for request in requests:
-            await request.waiter.wait(request, NEVER)
+            await request.wait(NEVER)
             if request.error is not None:
                 raise request.error
     except BaseException:

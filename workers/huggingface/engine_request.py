@@ -1,11 +1,10 @@
-"""Request of the generation engine: its options, its state, and its waiting coroutine."""
+"""Request of the generation engine: its options, its state, and the wait of a coroutine for it."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,9 +12,8 @@ from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.branching import LayerExit
 from scaffolding_ext.protocol.meta import TokenCounts
-from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.workers.huggingface.block_pool import BlockPriority, TokenSequence
-from scaffolding_ext.workers.huggingface.sampling import Sampled, SamplingParams
+from scaffolding_ext.workers.huggingface.sampling import SamplingParams, TokenLogprobs
 from scaffolding_ext.workers.shared.streaming import NEVER, Answer
 
 if TYPE_CHECKING:
@@ -53,15 +51,6 @@ class Kv(NamedTuple):
     owner: str | None = None  # the host's request that it serves
 
 
-def reported_logprobs(sampled: Sampled, row: int, num_logprobs: int) -> dict[int, TokenLogprob] | None:
-    if not (num_logprobs and sampled.logprobs and sampled.top_ids and sampled.top_logprobs):
-        return None
-    likeliest = zip(sampled.top_ids[row][:num_logprobs], sampled.top_logprobs[row], strict=False)
-    entry = {token: TokenLogprob(value, rank) for rank, (token, value) in enumerate(likeliest, 1)}
-    entry.setdefault(sampled.token_ids[row], TokenLogprob(sampled.logprobs[row]))
-    return entry
-
-
 class LayerVerdict(NamedTuple):
     """Next token so far, after one layer."""
 
@@ -70,13 +59,12 @@ class LayerVerdict(NamedTuple):
 
 
 class EngineRequest:
-    """A request in the engine. Only the engine's thread writes it; other threads read it through `answer`.
+    """A request in the engine. Only the engine's thread writes it; other threads wait, and read it through `answer`.
 
     Args:
         prompt: Token ids, at least one.
         urgent: Other tasks wait for its result: a probe, a forced answer, a score, a verdict.
         priority: Requests with a lower number are served sooner.
-        notify: Called on the engine's thread when the request has ended or has `wanted` tokens.
     """
 
     def __init__(
@@ -89,12 +77,11 @@ class EngineRequest:
         kv: Kv = Kv(),  # noqa: B008
         urgent: bool = False,
         priority: float = 0.0,
-        notify: Callable[[EngineRequest], None],
     ) -> None:
         self.sequence = TokenSequence(list(prompt), kv.salt, kv.owner)
         self.prompt_len = len(prompt)
         self.ends, self.sampling, self.wants, self.kv = ends, sampling, wants, kv
-        self.urgent, self.priority, self.notify = urgent, priority, notify
+        self.urgent, self.priority = urgent, priority
         self.wanted = ends.max_tokens + 1
         self.awaited = True  # by a caller; otherwise a stream that runs ahead of its reader
         self.may_run_to = NEVER  # number of generated tokens at which it pauses
@@ -104,7 +91,7 @@ class EngineRequest:
         self.finish_reason: str | None = None
         self.error: EngineError | None = None
         self.text_parts: list[str] = []
-        self.logprobs: list[dict[int, TokenLogprob]] = []
+        self.logprobs: list[TokenLogprobs] = []
         self.scores: list[float] = []
         self.choice_logits: list[float] = []
         self.exit_layer: int | None = None  # last layer it ran through, if it may exit early
@@ -113,7 +100,7 @@ class EngineRequest:
         self.states: list[torch.Tensor] = []
         self.submitted_at = time.monotonic()
         self.first_token_at: float | None = None
-        self.waiter: Waiter
+        self._progress: asyncio.Future[None] | None = None  # awaited by the caller
         self._decoder = _decode_stream()
         self._stops = StopStrings(ends.stop).matcher()
         self._lock = threading.Lock()  # readers see a token, its text and the end together
@@ -157,14 +144,14 @@ class EngineRequest:
             latency_s=time.monotonic() - started,
         )
 
-    def accept(
-        self, token_id: int, logprobs: dict[int, TokenLogprob] | None, tokenizer: Any, end_ids: frozenset[int]
-    ) -> None:
+    def accept(self, token_id: int, logprobs: TokenLogprobs | None, tokenizer: Any, end_ids: frozenset[int]) -> None:
         """Append a drawn token and its text, which may end the request."""
         with self._lock:
+            if not self.num_decoded:
+                self.first_token_at = time.monotonic()
             self.sequence.token_ids.append(token_id)
             self.num_decoded += 1
-            if logprobs is not None:
+            if logprobs:
                 self.logprobs.append(logprobs)
             if token_id in self.ends.own_ids or (token_id in end_ids and not self.ends.ignore_end):
                 self.finish_reason = "stop"
@@ -188,40 +175,34 @@ class EngineRequest:
         with self._lock:
             self.error = error
             self.finish_reason = reason
-        self.notify(self)
+        self.notify()
+
+    async def wait(self, num_tokens: int) -> None:
+        """Wait until it has that many tokens or has ended; only one coroutine at a time."""
+        while not self.ended and self.num_decoded < num_tokens:
+            self._progress = asyncio.get_running_loop().create_future()
+            self.wanted, self.awaited = num_tokens, True
+            if not self.ended and self.num_decoded < num_tokens:  # otherwise the engine may have checked before
+                await self._progress  # a late notice for an earlier wait may end this wait too soon
+        self.awaited = False
+
+    def notify(self) -> None:
+        """Wake the waiting coroutine: it has ended, or has the wanted tokens; on the engine's thread."""
+        self.wanted, self.awaited = NEVER, False
+        if (progress := self._progress) is not None:
+            with suppress(RuntimeError):  # the loop is closed, so no coroutine waits
+                progress.get_loop().call_soon_threadsafe(_resolve, progress)
+
+
+def _resolve(progress: asyncio.Future[None]) -> None:
+    if not progress.done():
+        progress.set_result(None)
 
 
 def _decode_stream() -> Any:
     from tokenizers.decoders import DecodeStream  # of the extra hf
 
     return DecodeStream(skip_special_tokens=True)
-
-
-class Waiter:
-    """Wakes a coroutine when a request progresses on the engine's thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[None] | None = None
-
-    async def wait(self, request: EngineRequest, num_tokens: int) -> None:
-        """Wait until the request has that many tokens or has ended; only one wait at a time."""
-        while not request.ended and request.num_decoded < num_tokens:
-            self._future = self._loop.create_future()
-            request.wanted, request.awaited = num_tokens, True
-            if not request.ended and request.num_decoded < num_tokens:  # otherwise the engine may have checked before
-                await self._future  # a late notice for an earlier wait may end this wait too soon
-        request.awaited = False
-
-    def notify(self, request: EngineRequest) -> None:
-        """Wake the coroutine once the request has the wanted tokens or has ended; from any thread."""
-        request.wanted, request.awaited = NEVER, False
-        with suppress(RuntimeError):  # the loop is closed, so no coroutine waits
-            self._loop.call_soon_threadsafe(self._resolve)
-
-    def _resolve(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
 
 
 class Work(NamedTuple):

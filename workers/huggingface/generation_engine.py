@@ -30,8 +30,6 @@ class GenerationEngine:
         self._wake = threading.Condition()
         self._closed = False
         self._cause: BaseException | None = None  # error that closed the engine, unless it was shut down
-        with torch.inference_mode():
-            self._batch.warm_up()
         self._thread = threading.Thread(target=self._run, name="generation-engine", daemon=True)
         self._thread.start()
         # A thread inside torch while the interpreter ends would abort the process, even one that only frees its model.
@@ -134,7 +132,7 @@ class GenerationEngine:
             self._batch.clear()
         for request in unfinished:
             if request.ended:  # complete; only its blocks were not freed yet
-                request.notify(request)
+                request.notify()
                 continue
             error = EngineError("the worker was shut down before the task ended: send the task to another worker")
             if cause is not None:

@@ -1,4 +1,4 @@
-"""Keys and values of all sequences in the transformers engine: buffers of blocks with a fixed number of tokens."""
+"""Keys and values of all sequences in the transformers engine: buffers of blocks, and how many fit into the memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+
+from scaffolding_ext.errors import ConfigError
+
+DEFAULT_KV_BYTES = 4 * 2**30  # if the device does not report its free memory
+_SHARE_OF_FREE = 0.8  # of a CUDA device's free memory; the rest is for activations
+_HELD_PER_PLACE = 2  # a chain and its probe
 
 
 class Slots(NamedTuple):
@@ -75,3 +81,55 @@ def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         return like.new_zeros(shape)
     num_bytes = like.element_size() * math.prod(shape)
     return torch.from_numpy(np.zeros(num_bytes, np.uint8)).view(like.dtype).view(shape)
+
+
+class KVLimits(NamedTuple):
+    """Capacity of the memory for keys and values."""
+
+    num_blocks: int  # total
+    tokens_per_block: int
+    max_cached: int  # blocks that may stay as cache
+    max_seq_len: int = 0  # maximum prompt and generated tokens of one request
+    limited_by: str = ""  # reason for this maximum, if it is the memory
+
+
+def kv_limits(
+    token_bytes: int,
+    device: torch.device,
+    *,
+    max_batch_size: int,
+    max_seq_len: int | None,
+    context_len: int,
+    tokens_per_block: int,
+    kv_cache_bytes: int | None,
+    prefix_cache_bytes: int,
+) -> KVLimits:
+    """Compute how many blocks fit into the memory for keys and values, and the maximum length of a request.
+
+    There are no more blocks than `max_batch_size` requests and their probes can fill. A token takes `token_bytes`; the
+    other arguments are as in `HuggingFaceWorker`.
+
+    Raises:
+        ConfigError: Not even one block fits, or not even one request of the wanted length.
+    """
+    if kv_cache_bytes is not None:
+        room = kv_cache_bytes
+    elif device.type == "cuda":
+        room = int(torch.cuda.mem_get_info(device)[0] * _SHARE_OF_FREE)
+    else:
+        room = DEFAULT_KV_BYTES
+    block_bytes = max(1, token_bytes * tokens_per_block)  # a model may have no keys and values
+    num_fitting = room // block_bytes
+    longest = num_fitting * tokens_per_block
+    if (max_seq_len or 1) > longest:
+        advice = f"set max_seq_len to at most {longest}" if longest >= 1 else "choose a smaller model"
+        raise ConfigError(
+            f"is {max_seq_len or context_len}, but kv_cache_bytes is {room}, which holds {num_fitting} blocks "
+            f"of {tokens_per_block} tokens ({block_bytes} bytes each): {advice}, or raise kv_cache_bytes",
+            "max_seq_len",
+        )
+    served = max_seq_len or min(context_len, longest)
+    max_cached = prefix_cache_bytes // block_bytes
+    num_useful = _HELD_PER_PLACE * max_batch_size * -(-served // tokens_per_block) + max_cached
+    limited_by = f"kv_cache_bytes, {room}, holds no more" if served < (max_seq_len or context_len) else ""
+    return KVLimits(min(num_fitting, num_useful), tokens_per_block, max_cached, served, limited_by)

@@ -17,8 +17,10 @@ import torch
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.huggingface.attention import AttentionMetadata, Span, current_step
-from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, LayerVerdict, Work
+from scaffolding_ext.workers.huggingface.block_pool import Block
+from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, LayerVerdict, Work
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
+from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,6 +36,13 @@ def why_not_layer_by_layer(model: PreTrainedModel) -> str | None:
     if kind in _KINDS:
         return None
     return f"the worker calls only layers of {', '.join(_KINDS)} one by one, and the model is a {kind}"
+
+
+def token_bytes(network: PreTrainedModel) -> int:
+    """Measure the memory of one token's keys and values."""
+    runner = ModelRunner(network, KVBlocks(1, 1))
+    runner.warm_up()
+    return runner.kv.num_bytes
 
 
 class _Pass(NamedTuple):
@@ -69,6 +78,14 @@ class ModelRunner:
                 f"is of type {model.config.model_type}, whose forward() takes no position_ids: choose another model",
                 "model",
             )
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Compute one token, so that a model that does not fit or cannot be served fails immediately."""
+        request = EngineRequest([0], Ends(), GREEDY)
+        request.sequence.add(Block(0))
+        self.forward([Work(request, 1)])
+        self.kv.clear(0)
 
     def forward(self, works: list[Work]) -> torch.Tensor:
         """Compute pending tokens, and read their scores. The works are sorted, decoding requests first.

@@ -15,7 +15,7 @@ from scaffolding_ext.protocol.meta import Purpose, is_urgent, purpose_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import cache_salt_of, priority_of
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool, BlockPriority
-from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv, Waiter, Wants
+from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, Kv, Wants
 from scaffolding_ext.workers.huggingface.model_loading import LoadedModel
 from scaffolding_ext.workers.huggingface.sampling import GREEDY, SamplingParams
 from scaffolding_ext.workers.shared.id_stops import special_ids
@@ -92,10 +92,8 @@ class RequestBuilder:
         keep: bool = True,
         priority: BlockPriority | None = None,
     ) -> EngineRequest:
-        scope, waiter = current_scope.get(), Waiter()
+        scope = current_scope.get()
         kv = Kv(keep, priority, cache_salt_of(task), None if scope is None else scope.request_id)
-        urgent = is_urgent(task)
-        request = EngineRequest(ids, ends, sampling, wants=wants, kv=kv, urgent=urgent, notify=waiter.notify)
+        request = EngineRequest(ids, ends, sampling, wants=wants, kv=kv, urgent=is_urgent(task))
         request.priority = priority_of(task, partial(self._pool.prefix_len, request.sequence))
-        request.waiter = waiter
         return request

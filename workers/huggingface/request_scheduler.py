@@ -49,18 +49,14 @@ class RequestScheduler:
         self._num_come += 1
         self._wait(request, request.urgent)
 
-    def drop(self, request: EngineRequest) -> bool:
-        """Forget a request if it holds no blocks; return True if it was forgotten."""
+    def leave(self, request: EngineRequest, keep: bool) -> None:
+        """Forget a request, and free its blocks if it has some; with `keep`, its computed KV stays as cache."""
         if request in self._line:
             self._line.remove(request)
-            return True
-        return False
-
-    def leave(self, request: EngineRequest, keep: bool) -> None:
-        """Remove a running request, and free its blocks; with `keep`, its computed KV stays as cache."""
-        del self.running[request]
-        self.reading.pop(request, None)
-        self._pool.free(request.sequence, keep, request.kv.priority)
+        else:
+            del self.running[request]
+            self.reading.pop(request, None)
+            self._pool.free(request.sequence, keep, request.kv.priority)
 
     def admit(self) -> None:
         """Admit waiting requests, in order, as long as there are blocks and the next steps can start reading them.
@@ -118,9 +114,6 @@ class RequestScheduler:
         for work in works:
             work.request.last_step = self._step
         return works
-
-    def has_read(self, request: EngineRequest) -> None:
-        del self.reading[request]
 
     def _wait(self, request: EngineRequest, is_urgent: bool) -> None:
         self._line.add(request, math.atan(request.priority) - math.pi * is_urgent)

@@ -6,11 +6,13 @@ neighbours in the batch nor on the chunks in which it is generated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from scaffolding_ext.protocol.task_results import TokenLogprob
 
 if TYPE_CHECKING:
     import torch
@@ -37,14 +39,15 @@ class SamplingParams(NamedTuple):
 GREEDY = SamplingParams(0.0, 0, 1.0, 0)
 
 
+TokenLogprobs = dict[int, TokenLogprob]
+"""Log-probabilities of a token and of the likeliest in its place, by id, under the unmodified distribution."""
+
+
 class Sampled(NamedTuple):
     """One new token for each row of a batch."""
 
-    token_ids: list[int]  # int64, shape (rows,)
-    # natural log-probability of each token under the unmodified distribution, shape (rows,); None unless asked
-    logprobs: list[float] | None
-    top_ids: list[list[int]] | None  # ids of the likeliest tokens, shape (rows, k); None unless asked
-    top_logprobs: list[list[float]] | None  # their log-probabilities, shape (rows, k); None unless asked
+    token_ids: list[int]  # shape (rows,)
+    logprobs: list[TokenLogprobs]  # shape (rows,); empty where a row wants none
 
 
 def uniforms(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
@@ -66,7 +69,7 @@ def sample(
     logits: torch.Tensor,
     params: list[SamplingParams],
     positions: list[int],
-    num_logprobs: int = 0,
+    num_logprobs: Sequence[int] = (),
     adjusted: torch.Tensor | None = None,
 ) -> Sampled:
     """Draw the next token of every row by inverse-CDF sampling.
@@ -74,7 +77,7 @@ def sample(
     Args:
         logits: Shape (rows, vocabulary), float32.
         positions: For each row, the index of the drawn token in its sequence.
-        num_logprobs: Maximum number of alternatives that any row wants; 0 computes no log-probabilities.
+        num_logprobs: How many likeliest tokens each row reports, shape (rows,); 0 reports no log-probabilities.
         adjusted: Logits to draw from, after bans and penalties; log-probabilities stay those of `logits`.
     """
     import torch
@@ -99,12 +102,21 @@ def sample(
         token_ids = token_ids.clamp_(max=logits.shape[-1] - 1)
         if any(greedy):
             token_ids = torch.where(torch.tensor(greedy, device=logits.device), logits.argmax(-1), token_ids)
-    if not num_logprobs:
-        return Sampled(token_ids.tolist(), None, None, None)
+    drawn: list[int] = token_ids.tolist()
+    if not any(num_logprobs):
+        return Sampled(drawn, [{} for _ in drawn])
     log_probabilities = torch.log_softmax(unmodified, -1)
-    top = log_probabilities.topk(min(num_logprobs, logits.shape[-1]), -1)
-    chosen = log_probabilities.gather(-1, token_ids[:, None])[:, 0]
-    return Sampled(token_ids.tolist(), chosen.tolist(), top.indices.tolist(), top.values.tolist())
+    top = log_probabilities.topk(min(max(num_logprobs), logits.shape[-1]), -1)
+    chosen = log_probabilities.gather(-1, token_ids[:, None])[:, 0].tolist()
+    reported: list[TokenLogprobs] = []
+    for row, (number, ids, values) in enumerate(
+        zip(num_logprobs, top.indices.tolist(), top.values.tolist(), strict=True)
+    ):
+        likeliest = enumerate(zip(ids[:number], values, strict=False), 1)
+        reported.append({token: TokenLogprob(value, rank) for rank, (token, value) in likeliest})
+        if number:
+            reported[row].setdefault(drawn[row], TokenLogprob(chosen[row]))
+    return Sampled(drawn, reported)
 
 
 def _keep_likeliest(logits: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:

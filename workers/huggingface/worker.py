@@ -49,7 +49,7 @@ class EngineStream(Stream):
     async def wait(self, num_tokens: int) -> Answer:
         """Wait for the tokens or the end; a cancelled wait cancels the request."""
         try:
-            await self._request.waiter.wait(self._request, num_tokens)
+            await self._request.wait(num_tokens)
         except asyncio.CancelledError:
             await self.close()
             raise
@@ -141,11 +141,11 @@ class HuggingFaceWorker(StreamingWorker):
         self.check_arguments(**{name: value for name, value in locals().items() if name not in ("self", "__class__")})
         super().__init__()
         loaded = load_model(model, tokenizer, dtype, device, trust_remote_code)
-        from scaffolding_ext.workers.huggingface.block_attention import warn_without_kernel
+        from scaffolding_ext.workers.huggingface.attention import warn_without_kernel
         from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
         from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
-        from scaffolding_ext.workers.huggingface.kv_limits import kv_limits
-        from scaffolding_ext.workers.huggingface.model_runner import why_not_layer_by_layer
+        from scaffolding_ext.workers.huggingface.kv_blocks import kv_limits
+        from scaffolding_ext.workers.huggingface.model_runner import token_bytes, why_not_layer_by_layer
 
         network, self.tokenizer = loaded.network, loaded.tokenizer
         self.model, self.trust_remote_code = loaded.name, trust_remote_code
@@ -164,7 +164,8 @@ class HuggingFaceWorker(StreamingWorker):
             )
         check_attention(config, max_seq_len or context_len or 4096)
         limits = kv_limits(
-            network,
+            token_bytes(network),
+            network.device,
             max_batch_size=max_batch_size,
             max_seq_len=max_seq_len,
             context_len=context_len or 4096,

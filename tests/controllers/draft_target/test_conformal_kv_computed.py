@@ -22,5 +22,5 @@ def test_scoring_rereads_nothing():
     assert own > 0
     borders = 16 * len(decisions)  # of a scored chunk: half a block is read again, on average
     # First drafts may come before the prompt's KV.
-    assert target.num_computed <= 1.1 * (num_scored + own) + NUM_CHAINS * prompts + borders
+    assert target.num_decoded + target.num_prefilled <= 1.1 * (num_scored + own) + NUM_CHAINS * prompts + borders
     assert sum(r.program.ledger.by_purpose[Purpose.SCORE].reused for r in results) > num_scored

@@ -15,8 +15,9 @@ from scaffolding_ext.workers.huggingface import worker as module
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
-from scaffolding_ext.workers.huggingface.kv_limits import kv_limits
+from scaffolding_ext.workers.huggingface.kv_blocks import kv_limits
 from scaffolding_ext.workers.huggingface.model_loading import load_model
+from scaffolding_ext.workers.huggingface.model_runner import token_bytes
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
 from scaffolding_ext.workers.huggingface.sampling import GREEDY
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -53,7 +54,13 @@ def run(worker, tasks):
 
 def limits_of(network, context_len, **options):
     given = {"max_batch_size": 64, "max_seq_len": None, "tokens_per_block": 32, "kv_cache_bytes": None}
-    return kv_limits(network, context_len=context_len, prefix_cache_bytes=256 * 2**20, **{**given, **options})
+    return kv_limits(
+        token_bytes(network),
+        network.device,
+        context_len=context_len,
+        prefix_cache_bytes=256 * 2**20,
+        **{**given, **options},
+    )
 
 
 def test_sixty_four_requests_of_300_tokens_run_at_once_on_the_kv_shape_of_qwen_half_b():
@@ -62,7 +69,7 @@ def test_sixty_four_requests_of_300_tokens_run_at_once_on_the_kv_shape_of_qwen_h
     pool = BlockPool(limits.num_blocks, 32, limits.max_cached)
     scheduler = RequestScheduler(pool, max_batch_size=64, prefill_chunk=1 << 30)
     for number in range(64):
-        scheduler.add(EngineRequest([number] * 300, Ends(1), GREEDY, notify=lambda _: None))
+        scheduler.add(EngineRequest([number] * 300, Ends(1), GREEDY))
     scheduler.admit()
     assert len(scheduler.running) == 64
     assert len(scheduler.works()) == 64
@@ -74,7 +81,7 @@ def test_chains_are_let_in_by_priority_behind_what_others_wait_for():
     pool = BlockPool(64, 32, 0)
     scheduler = RequestScheduler(pool, max_batch_size=1, prefill_chunk=1 << 30)
     late, soon, awaited = (
-        EngineRequest([number] * 9, Ends(4), GREEDY, urgent=urgent, priority=priority, notify=lambda _: None)
+        EngineRequest([number] * 9, Ends(4), GREEDY, urgent=urgent, priority=priority)
         for number, (priority, urgent) in enumerate([(9.0, False), (1.0, False), (50.0, True)])
     )
     for request in (late, soon, awaited):
@@ -174,7 +181,7 @@ def test_every_result_is_the_same_where_requests_are_preempted(options):
         assert metrics.num_held_blocks + metrics.num_running + metrics.num_waiting + metrics.num_paused == 0
         computed = [token_counts_of(task) for task in few]
         assert (
-            sum(counts.decoded + counts.prefilled for counts in computed) > metrics.num_computed
+            sum(counts.decoded + counts.prefilled for counts in computed) > metrics.num_decoded + metrics.num_prefilled
         )  # a text's last token
         assert sum(counts.prefilled for counts in computed) == metrics.num_prefilled  # the ledger has what was repeated
     with HuggingFaceWorker(MODEL, max_seq_len=128, **options) as worker:

@@ -18,7 +18,7 @@ from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
 from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
-from scaffolding_ext.workers.huggingface.kv_limits import KVLimits
+from scaffolding_ext.workers.huggingface.kv_blocks import KVLimits
 from scaffolding_ext.workers.huggingface.model_loading import check_attention
 from scaffolding_ext.workers.huggingface.sampling import GREEDY
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -99,7 +99,7 @@ def test_bytes_that_are_no_text_do_not_end_the_decoding():
     vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"a": 256}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    request = EngineRequest([256], Ends(10), GREEDY, notify=lambda _: None)
+    request = EngineRequest([256], Ends(10), GREEDY)
     for token in (0xC3, 0xA9, 0xFF, 256, 256):
         request.accept(token, None, tokenizer, frozenset())
     text = request.answer().text
@@ -120,7 +120,7 @@ def engine_of(model):
         KVLimits(num_blocks=4, tokens_per_block=32, max_cached=0),
         max_batch_size=2,
         prefill_chunk=32,
-    ).warm_up()
+    )
 
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}

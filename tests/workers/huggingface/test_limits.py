@@ -13,7 +13,7 @@ from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import float32_tolerance
-from scaffolding_ext.workers.huggingface import block_attention
+from scaffolding_ext.workers.huggingface import attention
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
 from scaffolding_ext.workers.huggingface.model_loading import check_attention
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -143,7 +143,7 @@ def windowed(tmp_path_factory):
 @pytest.mark.parametrize("kernel", [True, False])
 def test_a_model_with_a_window_is_served_exactly(windowed, monkeypatch, kernel):
     if not kernel:
-        monkeypatch.setattr(block_attention, "serves", lambda *args: False)
+        monkeypatch.setattr(attention, "kernel_serves", lambda *args: False)
     worker = HuggingFaceWorker(windowed)
     num_tokens = worker.max_seq_len - 3
     task = GenerationTask(input_tokens=[5, 6, 7], max_tokens=num_tokens, ignore_eos=True)

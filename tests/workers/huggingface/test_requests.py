@@ -154,7 +154,7 @@ async def stream(worker, task):
 def test_a_token_its_text_and_the_end_it_brings_appear_together():
     tokenizer = load_tokenizer(MODEL).backend_tokenizer
     ids = tokenizer.encode("So I get 7.", add_special_tokens=False).ids
-    request = EngineRequest([5], Ends(len(ids)), SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
+    request = EngineRequest([5], Ends(len(ids)), SamplingParams(0.0, 0, 1.0, 0))
     decoder, locked = request._decoder, []
 
     class Watched:
@@ -174,7 +174,7 @@ def test_a_token_its_text_and_the_end_it_brings_appear_together():
 
 
 def test_a_failure_behind_the_awaited_tokens_is_no_end():
-    request = EngineRequest([5], Ends(9), SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
+    request = EngineRequest([5], Ends(9), SamplingParams(0.0, 0, 1.0, 0))
     request.accept(6, None, load_tokenizer(MODEL).backend_tokenizer, frozenset())
     request.end("error", EngineError("out of luck"))
     task = StreamGenerationTask(input_tokens=[5], temperature=0.0)
@@ -186,7 +186,7 @@ def test_a_failure_behind_the_awaited_tokens_is_no_end():
 def test_what_may_become_a_stop_string_is_held_back(stop, expected):
     tokenizer = load_tokenizer(MODEL).backend_tokenizer
     ids = tokenizer.encode("So I get 7.", add_special_tokens=False).ids
-    request = EngineRequest([5], Ends(len(ids), (stop,)), SamplingParams(0.0, 0, 1.0, 0), notify=lambda _: None)
+    request = EngineRequest([5], Ends(len(ids), (stop,)), SamplingParams(0.0, 0, 1.0, 0))
     texts = []
     while not request.ended:
         request.accept(ids[request.num_decoded], None, tokenizer, frozenset())

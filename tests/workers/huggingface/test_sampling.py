@@ -182,12 +182,14 @@ def test_limits_of_a_greedy_row_mean_nothing_to_it_nor_to_others():
 def test_log_probabilities_are_those_of_the_unmodified_distribution():
     logits = torch.tensor([[0.0, 3.0, 1.0, -2.0], [1.0, 1.5, 0.0, 2.0]])
     params = [SamplingParams(0.2, 1, 0.5, 3), SamplingParams(1.0, 0, 1.0, 4)]
-    sampled = sample(logits, params, [0, 0], num_logprobs=2)
+    sampled = sample(logits, params, [0, 0], num_logprobs=[2, 1])
     expected = torch.log_softmax(logits, -1)
-    for row, token in enumerate(sampled.token_ids):
-        assert sampled.logprobs[row] == pytest.approx(expected[row, token].item())
-        top = expected[row].topk(2)
-        assert sampled.top_ids[row] == top.indices.tolist()
-        assert sampled.top_logprobs[row] == pytest.approx(top.values.tolist())
-    assert sample(logits, params, [0, 0]) == (sampled.token_ids, None, None, None)
-    assert len(sample(logits, params, [0, 0], num_logprobs=99).top_ids[0]) == 4
+    for row, (token, reported) in enumerate(zip(*sampled, strict=True)):
+        likeliest = expected[row].topk(2 - row).indices.tolist()
+        assert list(reported) == [*likeliest, *({token} - {*likeliest})]
+        assert [entry.rank for entry in reported.values()][: 2 - row] == [1, 2][: 2 - row]
+        for token_id, entry in reported.items():
+            assert entry.logprob == pytest.approx(expected[row, token_id].item())
+    assert sample(logits, params, [0, 0]) == (sampled.token_ids, [{}, {}])
+    assert sample(logits, params, [0, 0], num_logprobs=[0, 3]).logprobs[0] == {}
+    assert len(sample(logits, params, [0, 0], num_logprobs=[99, 0]).logprobs[0]) == 4

@@ -76,22 +76,18 @@ def test_a_worker_that_is_busy_for_long_does_not_hold_up_another():
         worker.shutdown()
 
 
-def test_metrics_tell_what_was_computed_reused_and_how_fast():
+def test_metrics_tell_what_was_computed_and_reused():
     worker = HuggingFaceWorker("tinylm/draft", max_batch_size=4, tokens_per_block=16)
     fresh = worker.metrics
-    assert fresh == EngineMetrics(0, 0, fresh.num_free_blocks, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0.0, 0)
-    assert (fresh.hit_rate, fresh.tokens_per_s, fresh.num_computed) == (0.0, 0.0, 0)
+    assert fresh == EngineMetrics(0, 0, fresh.num_free_blocks, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     run((worker, tasks(1, 11)))
     first = worker.metrics
-    assert (first.num_prefilled, first.num_decoded, first.num_reused, first.num_computed) == (26, 10, 0, 36)
+    assert (first.num_prefilled, first.num_decoded, first.num_reused) == (26, 10, 0)
     assert first.num_cached_blocks == 36 // 16
     assert first.num_steps == 11  # one reads the prompt and draws the first token, ten compute the others' KV
-    assert first.tokens_per_s == pytest.approx(first.num_decoded / first.busy_s)
     run((worker, tasks(3, 11)))
-    then = worker.metrics
-    assert then.num_reused == 3 * 16
-    assert then.hit_rate == pytest.approx(48 / (48 + 26 + 3 * 10))
-    assert then.busy_s > first.busy_s
+    assert worker.metrics.num_reused == 3 * 16
+    assert worker.metrics.num_prefilled == 26 + 3 * 10
     worker.shutdown()
 
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from scaffolding_ext.workers.huggingface import block_attention as module
-from scaffolding_ext.workers.huggingface.attention import Span, _attend_span
-from scaffolding_ext.workers.huggingface.block_attention import block_attention, kernel, serves
+from scaffolding_ext.workers.huggingface import attention as module
+from scaffolding_ext.workers.huggingface.attention import Span, _attend_span, kernel, kernel_serves, run_kernel
 from scaffolding_ext.workers.huggingface.kv_blocks import LayerKV
 
 needs_kernel = pytest.mark.skipif(kernel is None, reason="the C kernel was not built: no compiler at the installation")
@@ -52,7 +51,7 @@ def in_blocks(keys, values, block_len):
 def attend_by_kernel(queries, keys, values, positions, window, scale, block_len=16):
     output = torch.full((queries.shape[1], queries.shape[0], queries.shape[2]), torch.nan)
     layer, tables = in_blocks(keys, values, block_len)
-    block_attention(queries, layer, tables, torch.arange(len(keys)), positions.flatten(), window, scale, output)
+    run_kernel(queries, layer, tables, torch.arange(len(keys)), positions.flatten(), window, scale, output)
     return output
 
 
@@ -134,7 +133,7 @@ def test_several_tokens_read_through_one_table_whatever_the_blocks():
     for block_len in (16, 32, 128):
         layer, tables = in_blocks(keys, values, block_len)
         output = torch.empty(7, 4, 32)
-        block_attention(queries, layer, tables, rows, positions, None, 0.3, output)
+        run_kernel(queries, layer, tables, rows, positions, None, 0.3, output)
         torch.testing.assert_close(output, expected)
 
 
@@ -142,20 +141,22 @@ def test_several_tokens_read_through_one_table_whatever_the_blocks():
 def test_what_it_serves(monkeypatch):
     tensor = torch.zeros(1, 1, 1, 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert serves(tensor[0], LayerKV(tensor, tensor))
-    assert not serves(tensor[0].half(), LayerKV(tensor.half(), tensor.half()))
-    assert not serves(tensor[0], LayerKV(tensor, tensor.half()))
-    assert not serves(tensor[0], LayerKV(tensor, torch.zeros(1, 1, 1, 2)))  # values of another size than the keys
+    assert kernel_serves(tensor[0], LayerKV(tensor, tensor))
+    assert not kernel_serves(tensor[0].half(), LayerKV(tensor.half(), tensor.half()))
+    assert not kernel_serves(tensor[0], LayerKV(tensor, tensor.half()))
+    assert not kernel_serves(
+        tensor[0], LayerKV(tensor, torch.zeros(1, 1, 1, 2))
+    )  # values of another size than the keys
     meta = torch.zeros(1, 1, 1, 1, device="meta")
-    assert not serves(meta[0], LayerKV(meta, meta))
+    assert not kernel_serves(meta[0], LayerKV(meta, meta))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert not serves(tensor[0], LayerKV(tensor, tensor))
+    assert not kernel_serves(tensor[0], LayerKV(tensor, tensor))
 
 
 def test_without_the_kernel_nothing_is_served_by_it(monkeypatch):
     monkeypatch.setattr(module, "kernel", None)
     tensor = torch.zeros(1, 1, 1, 1)
-    assert not serves(tensor[0], LayerKV(tensor, tensor))
+    assert not kernel_serves(tensor[0], LayerKV(tensor, tensor))
 
 
 def test_without_the_kernel_a_worker_says_so_once(monkeypatch):
@@ -210,8 +211,8 @@ def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch):
         return [task.output_tokens for task in tasks]
 
     num_calls = []
-    original = module.block_attention
-    monkeypatch.setattr(module, "block_attention", lambda *args: (num_calls.append(1), original(*args)))
+    original = module.run_kernel
+    monkeypatch.setattr(module, "run_kernel", lambda *args: (num_calls.append(1), original(*args)))
     with_kernel = texts()
     assert bool(num_calls) == (kernel is not None)
     num_calls.clear()
@@ -224,7 +225,7 @@ def test_a_worker_writes_the_same_text_with_and_without_the_kernel(monkeypatch):
 def test_loading_it_leaves_the_number_format_of_the_process_alone(warm_torch):
     """A library linked with -ffast-math would make numbers below 1e-38 zero in the thread that loads it."""
     code = (
-        "import torch; from scaffolding_ext.workers.huggingface.block_attention import kernel; assert kernel;"
+        "import torch; from scaffolding_ext.workers.huggingface.attention import kernel; assert kernel;"
         "print((torch.tensor(1e-39) * 0.5).item() > 0)"
     )
     run = subprocess.run([warm_torch / "python", "-c", code], capture_output=True, text=True, check=True)
