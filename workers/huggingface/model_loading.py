@@ -29,6 +29,9 @@ _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})  # types of weights in safete
 _MOST = {"threads": max(256, os.cpu_count() or 1), "max_batch_size": 65_536}  # no machine has more
 
 
+_QUANTISED = (
+    "choose the checkpoint in bfloat16, or serve it with TensorRT-LLM or vLLM and use --base_url (docs/servers.md)"
+)
 _UNSERVED = (  # fields of a generation config that change texts
     *("num_beams", "penalty_alpha", "dola_layers", "guidance_scale", "watermarking_config", "force_words_ids"),
     *("constraints", "forced_bos_token_id", "forced_eos_token_id", "stop_strings", "token_healing"),
@@ -70,7 +73,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     if "dtype" in given:
         require.one_of("dtype", given["dtype"], ("float32", "bfloat16", "float16"))
     if given.get("device", "cpu") != "cpu":
-        _check_kind(given["device"])
+        _check_device(given["device"], must_be_here=False)
     if "model" in given:
         model = given["model"]
         if isinstance(model, str):
@@ -89,17 +92,6 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             )
 
 
-def _check_kind(device: Any) -> None:
-    import torch
-
-    try:
-        if not isinstance(device, str) or torch.device(device).type == "meta":
-            raise RuntimeError("no device of this name can compute")
-    except RuntimeError as error:
-        message = f"is {device!r}, and torch has no such device ({error}): set 'cpu' or 'cuda'"
-        raise ConfigError(message, "device") from error
-
-
 def load_model(
     model: Any, tokenizer: Any = None, dtype: str = "float32", device: str = "cpu", trust_remote_code: bool = False
 ) -> LoadedModel:
@@ -111,50 +103,47 @@ def load_model(
     """
     try:
         import torch
+        import transformers  # noqa: F401  (its absence would only show where a name is loaded)
     except ImportError as error:
         raise MissingDependencyError("torch and transformers", "hf") from error
-    if not isinstance(model, str):
-        name = model.name_or_path or type(model).__name__
-        _attend_to_blocks(name, model.eval())
-        return _loaded(name, model, tokenizer)
-    _check_device(device)
+    if isinstance(model, str):
+        _check_device(device, must_be_here=True)
+        name, (network, tokenizer) = model, _load_by_name(model, getattr(torch, dtype), device, trust_remote_code)
+    else:
+        name, network = model.name_or_path or type(model).__name__, model.eval()
     with _argument("model"):
-        folder = model_folder(model)
-    network, tokenizer = _load_by_name(model, folder, getattr(torch, dtype), trust_remote_code)
-    network.to(device).eval()
-    _attend_to_blocks(model, network)
-    _check_finite(model, network)
-    return _loaded(model, network, tokenizer)
+        _attend_to_blocks(name, network)
+        said = network.generation_config.to_diff_dict()
+        _check_generation_config(said)
+        defaults = SamplingDefaults.of_config(said)
+    return LoadedModel(name, network, tokenizer, _end_ids(network, tokenizer), defaults)
 
 
-def _loaded(name: str, network: Any, tokenizer: Any) -> LoadedModel:
-    said = network.generation_config.to_diff_dict()
+def _check_generation_config(said: Mapping[str, Any]) -> None:
+    """Refuse a field that `generate()` applies and this worker does not."""
     for field in _UNSERVED + (_UNSERVED_SAMPLING if said.get("do_sample") else ()):
         value = said.get(field)
         if value and not (value == 1 and field in _OFF_AT_ONE):
             raise ConfigError(
                 f"has a generation config with {field} {value!r}, which HuggingFaceWorker does not apply, so its texts "
-                f"would differ from those of generate(): remove {field} from generation_config.json",
-                "model",
+                f"would differ from those of generate(): remove {field} from generation_config.json"
             )
+
+
+def _load_by_name(model: str, dtype: Any, device: str, trust_remote_code: bool) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM
+
     with _argument("model"):
-        defaults = SamplingDefaults.of_config(said)
-    return LoadedModel(name, network, tokenizer, _end_ids(network, tokenizer), defaults)
-
-
-def _load_by_name(model: str, folder: str, dtype: Any, trust_remote_code: bool) -> tuple[Any, Any]:
-    try:
-        from transformers import AutoModelForCausalLM
-    except ImportError as error:
-        raise MissingDependencyError("torch and transformers", "hf") from error
+        folder = model_folder(model)
     with _no_progress_bars(), _model_errors(model):
         tokenizer = load_tokenizer(model, trust_remote_code)
         options = how_to_load(folder, model, trust_remote_code)
-        _check_quantization(model, folder)
         _check_adapter(model, folder)
         network, report = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **options)
-        _check_weights(model, network, report)
         _check_stored_types(model, folder, network)
+        _check_weights(model, network, report)
+        network.to(device).eval()
+        _check_finite(model, network)
     return network, tokenizer
 
 
@@ -167,16 +156,18 @@ def _attend_to_blocks(model: str, network: Any) -> None:
     if network.config.get_text_config()._attn_implementation != ATTENTION:
         raise ConfigError(
             f"is {model!r}, a {network.config.model_type}, whose attention transformers cannot replace, so that it "
-            "reads no keys and values in blocks: choose another model",
-            "model",
+            "reads no keys and values in blocks: choose another model"
         )
 
 
-def _check_device(device: str) -> None:
+def _check_device(device: Any, must_be_here: bool) -> None:
+    """Refuse a device that torch does not know, or one that this machine lacks although it must be here."""
     import torch
 
     try:
-        torch.empty(0, device=device)
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it cannot compute")
+        torch.empty(0, device=device if must_be_here else None)
     except (AssertionError, RuntimeError, TypeError) as error:  # torch raises a different one for each reason
         raise ConfigError(
             f"is {device!r}, which torch {torch.__version__} cannot use on this machine: "
@@ -185,29 +176,12 @@ def _check_device(device: str) -> None:
         ) from error
 
 
-def _check_quantization(model: str, folder: str) -> None:
-    """Refuse a quantization unknown to transformers, which would run the stored numbers without their scales."""
-    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING as KNOWN
-
-    said = config_of(folder).get("quantization_config") or config_of(folder, "hf_quant_config.json")
-    if not said:
-        return
-    method = str(said.get("quant_method") or (said.get("producer") or {}).get("name") or "unknown")
-    if method not in KNOWN and not said.get("load_in_8bit") and not said.get("load_in_4bit"):
-        raise ConfigError(
-            f"is {model!r}, quantised by {method}, which transformers cannot read: choose the checkpoint in bfloat16, "
-            "or serve this one with TensorRT-LLM or vLLM and use --base_url (docs/servers.md)",
-            "model",
-        )
-
-
 def _check_adapter(model: str, folder: str) -> None:
     """Refuse a model with an adapter that transformers would ignore."""
     if config_of(folder, "adapter_config.json") and find_spec("peft") is None:
         raise ConfigError(
             f"is {model!r}, which has an adapter (adapter_config.json) that needs peft: install peft, or take the "
-            "adapter's files out of the folder to run the model alone",
-            "model",
+            "adapter's files out of the folder to run the model alone"
         )
 
 
@@ -221,16 +195,14 @@ def _check_weights(model: str, network: Any, report: Mapping[str, Any]) -> None:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ConfigError(
             f"is {model!r}, whose checkpoint lacks the weights {', '.join(missing[:3])}{more}, and transformers would "
-            "set them at random: get the whole checkpoint, of the architecture that its config.json names",
-            "model",
+            "set them at random: get the whole checkpoint, of the architecture that its config.json names"
         )
     left_out = sorted(report["unexpected_keys"])
     named = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3} more" if len(left_out) > 3 else "")
     if _layers_behind(left_out, network) or any("scale" in name.rpartition(".")[2] for name in left_out):
         raise ConfigError(
             f"is {model!r}, whose config.json has no place for the weights {named}: get the config.json that belongs "
-            "to the checkpoint, with its number of layers and its quantization_config",
-            "model",
+            "to the checkpoint, with its number of layers and its quantization_config"
         )
     if left_out:
         warnings.warn(
@@ -240,11 +212,11 @@ def _check_weights(model: str, network: Any, report: Mapping[str, Any]) -> None:
 
 
 def _check_stored_types(model: str, folder: str, network: Any) -> None:
-    """Refuse weights in a packed or quantised type without a quantization, whose scales are elsewhere or lost."""
+    """Refuse quantised weights that transformers would run without their scales, since it knows no such method."""
     from safetensors import safe_open
     from transformers.utils import cached_file
 
-    if getattr(network.config, "quantization_config", None):
+    if getattr(network, "hf_quantizer", None) is not None:
         return
     names = {name for name, _ in network.named_parameters()}
     for path in Path(cached_file(folder, "config.json", local_files_only=True)).parent.glob("*.safetensors"):
@@ -254,9 +226,7 @@ def _check_stored_types(model: str, folder: str, network: Any) -> None:
                 if stored not in _FLOATS:
                     raise ConfigError(
                         f"is {model!r}, whose weights {name} are stored as {stored}, and config.json names no "
-                        "quantization: choose the checkpoint in bfloat16, or serve this one with TensorRT-LLM or vLLM "
-                        "and use --base_url (docs/servers.md)",
-                        "model",
+                        f"quantization that transformers knows: {_QUANTISED}"
                     )
 
 
@@ -280,8 +250,7 @@ def _check_finite(model: str, network: Any) -> None:
         if weights.numel() and not torch.isfinite(torch.stack(torch.aminmax(weights.detach()))).all():
             raise ConfigError(
                 f"is {model!r}, whose weights {name} hold NaN or infinite numbers: download the checkpoint again, or "
-                "set dtype to 'float32' if the numbers are too large for the present dtype",
-                "model",
+                "set dtype to 'float32' if the numbers are too large for the present dtype"
             )
 
 
@@ -330,7 +299,7 @@ def _model_errors(model: str) -> Iterator[None]:
                 "model",
             ) from error
         if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
-            reason = "its weights have other sizes than its config.json says"
+            reason = f"its weights have other sizes than its config.json says; if they are quantised, {_QUANTISED}"
         elif "SafetensorError" in reason:
             reason = f"its weights cannot be read ({reason}); the download may have been cut off"
         is_folder = Path(model_folder(model)).is_dir()

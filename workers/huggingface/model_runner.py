@@ -79,13 +79,13 @@ class ModelRunner:
                 "model",
             )
 
-    @torch.inference_mode()
     def warm_up(self) -> None:
         """Compute one token, so that a model that does not fit or cannot be served fails immediately."""
         request = EngineRequest([0], Ends(), GREEDY)
         request.sequence.add(Block(0))
-        self.forward([Work(request, 1)])
-        self.kv.clear(0)
+        with torch.inference_mode():
+            self.forward([Work(request, 1)])
+            self.kv.clear(0)
 
     def forward(self, works: list[Work]) -> torch.Tensor:
         """Compute pending tokens, and read their scores. The works are sorted, decoding requests first.

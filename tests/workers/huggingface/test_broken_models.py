@@ -94,6 +94,7 @@ def test_weights_of_another_part_are_left_out_with_a_warning(folder: Path) -> No
         HuggingFaceWorker(str(folder)).shutdown()
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8])
 @pytest.mark.parametrize(
     ("file", "said"),
     [
@@ -101,12 +102,22 @@ def test_weights_of_another_part_are_left_out_with_a_warning(folder: Path) -> No
         ("hf_quant_config.json", {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}),
     ],
 )
-def test_a_quantisation_that_transformers_does_not_know(folder: Path, file: str, said: dict[str, object]) -> None:
+def test_a_quantisation_that_transformers_does_not_know(
+    folder: Path, file: str, said: dict[str, object], dtype: torch.dtype
+) -> None:
     path = folder / file
     if not path.exists():
         path.write_text("{}")
     edit(path, **said)
-    assert "quantised by modelopt, which transformers cannot read" in refusal(folder)
+    weights = load_file(folder / "model.safetensors")[LAYER]
+    edit_weights(folder, LAYER, torch.ones(1), LAYER + "_scale")
+    edit_weights(folder, LAYER, weights.to(dtype))
+    assert "config.json names no quantization that transformers knows: choose the checkpoint" in refusal(folder)
+
+
+def test_weights_packed_in_half_the_size(folder: Path) -> None:
+    edit_weights(folder, LAYER, torch.zeros(96, 144, dtype=torch.uint8))
+    assert "if they are quantised, choose the checkpoint in bfloat16, or serve it" in refusal(folder)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +216,7 @@ def test_a_file_is_no_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("device=quantum", "workers.generation.args.device: is 'quantum', and torch has no such device"),
+        ("device=quantum", "workers.generation.args.device: is 'quantum', which torch "),
         ("dtype=int4", "workers.generation.args.dtype: is 'int4'; choose one of float32"),
         ("threads=0", "workers.generation.args.threads: is 0; it must be at least 1"),
         ("threads=100000", "workers.generation.args.threads: is 100000; it must be at least 1 and at most"),

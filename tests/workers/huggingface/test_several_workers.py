@@ -2,7 +2,6 @@
 
 import asyncio
 
-import pytest
 import torch
 
 from scaffolding_ext import load_stack
