@@ -11,8 +11,6 @@ times as fast as torch, whose kernels take no tables and spend their time on sma
 
 from __future__ import annotations
 
-import functools
-import warnings
 from array import array
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -21,7 +19,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, LayerKV, Slots
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, LayerKV
 
 try:
     from scaffolding_ext.workers.huggingface._block_kernel import attend as kernel
@@ -70,7 +68,8 @@ class AttentionMetadata(NamedTuple):
     """The tokens of one forward pass, as attention sees them."""
 
     kv: KVBlocks
-    slots: Slots  # places at which the keys and values of the pass are written
+    blocks: torch.Tensor  # for each token, the block that takes its keys and values; int64, shape (tokens,)
+    offsets: torch.Tensor  # for each token, its place in that block; int64, shape (tokens,)
     tables: torch.Tensor  # the blocks of each request, int64, shape (requests, blocks)
     rows: torch.Tensor  # for each token, the row of its request's table; int64, shape (tokens,)
     positions: torch.Tensor  # the position of each token, int64, shape (tokens,)
@@ -114,7 +113,7 @@ def attend(
     layer = int(module.layer_idx)
     _check(module, layer in step.layers, attention_mask, kwargs)
     step.layers.add(layer)
-    kv = step.kv.write(layer, key[0], value[0], step.slots)
+    kv = step.kv.write(layer, key[0], value[0], step.blocks, step.offsets)
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     output = query.new_empty(query.shape[2], query.shape[1], value.shape[3])
     done = 0
@@ -153,17 +152,6 @@ def _attend_span(queries: torch.Tensor, kv: LayerKV, span: Span, window: int | N
     attended = scaled_dot_product_attention(by_row, keys, values, attn_mask=mask, scale=scale)
     attended = attended.unflatten(2, (num_groups, span.num_tokens)).permute(0, 3, 1, 2, 4)
     return attended.reshape(span.num_rows * span.num_tokens, num_heads, -1)
-
-
-@functools.cache
-def warn_without_kernel() -> None:
-    """Warn once per process that attention on this CPU is slower than necessary."""
-    if kernel is None:
-        warnings.warn(
-            "the installation did not build the C kernel for attention on a CPU, so torch computes attention, with "
-            "the same results but slower: install a C compiler, then install the package again",
-            stacklevel=3,
-        )
 
 
 def kernel_serves(queries: torch.Tensor, kv: LayerKV) -> bool:

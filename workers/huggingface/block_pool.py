@@ -91,8 +91,8 @@ class BlockPool:
         self._shares, self._idle_first = shares, idle_first
         self._is_ranked = idle_first  # blocks may differ in worth; also set by a priority
         self._num_open: Counter[str] = Counter()  # waiting and running sequences of each owner
-        self._num_made = 0
-        self._free: list[Block] = []  # latest last, so that blocks with allocated memory are reused first
+        # The latest is last, so that blocks with allocated memory are reused first.
+        self._free = [Block(index) for index in reversed(range(num_blocks))]
         self._found: dict[bytes, Block] = {}
         self._cached: dict[Block, None] = {}  # the least recently used first
 
@@ -103,7 +103,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        return self.num_blocks - self.num_held - len(self._cached)
+        return len(self._free)
 
     @property
     def num_available(self) -> int:
@@ -149,13 +149,9 @@ class BlockPool:
 
     def grow(self, sequence: TokenSequence) -> None:
         """Give a sequence one more block; one must be available."""
-        if not self._free and self._num_made == self.num_blocks:
+        if not self._free:
             self._evict()
-        if self._free:
-            block = self._free.pop()
-        else:
-            block = Block(self._num_made)
-            self._num_made += 1
+        block = self._free.pop()
         block.num_holders = 1
         self.num_held += 1
         block.owner = sequence.owner
@@ -215,15 +211,10 @@ class BlockPool:
         for block in [block for block in self._cached if block.owner == owner]:
             block.priority, block.owner = IDLE, None
 
-    def come(self, sequence: TokenSequence) -> None:
-        """Note that a sequence is waiting, so its owner is not idle."""
-        if self._idle_first and sequence.owner is not None:
-            self._num_open[sequence.owner] += 1
-
-    def leave(self, sequence: TokenSequence) -> None:
-        """Note that a sequence has ended; without another one its owner is idle until it sends the next."""
-        if self._idle_first and sequence.owner is not None:
-            self._num_open[sequence.owner] -= 1
+    def count(self, sequence: TokenSequence, change: int) -> None:
+        """Note that a sequence waits (1) or has ended (-1); its owner is idle while it has none."""
+        if sequence.owner is not None:
+            self._num_open[sequence.owner] += change
             if not self._num_open[sequence.owner]:
                 del self._num_open[sequence.owner]
 

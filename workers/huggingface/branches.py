@@ -107,9 +107,10 @@ async def verify_branches(task: VerifyTask, engine: GenerationEngine, builder: R
     """Run one request per branch, which reads the logits of the two words after the branch."""
     requests = builder.verify(task)
     await run_reads(task, engine, requests)
-    task.scores = [probability_of_first(*request.choice_logits) for request in requests]
+    last = [next(reversed(request.verdicts.items())) for request in requests]
+    task.scores = [probability_of_first(*verdict.choice_logits) for _, verdict in last]
     if task.layer_exit is not None:
-        task.exit_layers = [request.exit_layer or 0 for request in requests]
+        task.exit_layers = [layer for layer, _ in last]
     if task.every_layer:
         task.curves = [
             [(verdict.entropy, probability_of_first(*verdict.choice_logits)) for verdict in request.verdicts.values()]
@@ -128,7 +129,7 @@ async def run_reads(task: Task, engine: GenerationEngine, requests: Sequence[Eng
                 raise request.error
     except BaseException:
         for request in requests:
-            engine.cancel(request)
+            await request.close()
         raise
     finally:
         note(task, counts=TokenCounts(*map(sum, zip(*[request.counts for request in requests], strict=True))))

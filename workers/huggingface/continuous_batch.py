@@ -96,11 +96,13 @@ class ContinuousBatch:
         )
 
     def add(self, request: EngineRequest) -> None:
-        self.pool.come(request.sequence)
+        self.pool.count(request.sequence, 1)
         self._scheduler.add(request)
 
     def drop(self, request: EngineRequest) -> None:
-        self._release(request, "cancelled")
+        """End a request unless it has ended."""
+        if not request.ended:
+            self._release(request, "cancelled")
 
     def clear(self) -> None:
         """Drop every request without notifying it."""
@@ -126,9 +128,6 @@ class ContinuousBatch:
         logits = self._runner.forward(works)
         completed = [work.request for work in works if work.completes]
         broken = logits.isnan().any(-1).tolist()
-        for row, request in enumerate(completed):
-            if request.wants.choices:
-                request.choice_logits = logits[row, list(request.wants.choices)].tolist()
         drawing = [row for row, request in enumerate(completed) if request.ends.max_tokens]
         generating = [completed[row] for row in drawing]
         sampled = self._sample(generating, logits if len(drawing) == len(completed) else logits[drawing])
@@ -182,7 +181,7 @@ class ContinuousBatch:
                 self._num_prefilled += num_tokens
                 if completes:
                     del reading[request]
-            if request.exit_layer is None:  # otherwise the KV of some layers may be missing
+            if request.wants.layer_exit is None or not completes:  # otherwise the KV of some layers may be missing
                 computed.append((request.sequence, num_tokens))
         self.pool.advance(computed)
 
@@ -190,7 +189,7 @@ class ContinuousBatch:
         """End a request, and free its blocks; they stay as cache if a later request may need them."""
         keep = error is None and (request.kv.keep or self._scheduler.num_waiting > 0)  # one may wait for this prefix
         self._scheduler.leave(request, keep)
-        self.pool.leave(request.sequence)
+        self.pool.count(request.sequence, -1)
         self.on_end(request)
         request.end(reason, error)
 

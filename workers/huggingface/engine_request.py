@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,12 +13,15 @@ from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.branching import LayerExit
 from scaffolding_ext.protocol.meta import TokenCounts
+from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.huggingface.block_pool import BlockPriority, TokenSequence
 from scaffolding_ext.workers.huggingface.sampling import SamplingParams, TokenLogprobs
-from scaffolding_ext.workers.shared.streaming import NEVER, Answer
+from scaffolding_ext.workers.shared.streaming import NEVER, Answer, Stream
 
 if TYPE_CHECKING:
     import torch
+
+    from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
 
 
 class Ends(NamedTuple):
@@ -58,14 +62,18 @@ class LayerVerdict(NamedTuple):
     choice_logits: list[float]  # logits of the request's `choices`
 
 
-class EngineRequest:
-    """A request in the engine. Only the engine's thread writes it; other threads wait, and read it through `answer`.
+class EngineRequest(Stream):
+    """A request in the engine, which it does not keep alive.
+
+    Only the engine's thread writes it. Other threads wait for it, and read it through `answer`.
 
     Args:
         prompt: Token ids, at least one.
         urgent: Other tasks wait for its result: a probe, a forced answer, a score, a verdict.
         priority: Requests with a lower number are served sooner.
     """
+
+    pauses = True
 
     def __init__(
         self,
@@ -93,14 +101,14 @@ class EngineRequest:
         self.text_parts: list[str] = []
         self.logprobs: list[TokenLogprobs] = []
         self.scores: list[float] = []
-        self.choice_logits: list[float] = []
-        self.exit_layer: int | None = None  # last layer it ran through, if it may exit early
-        self.verdicts: dict[int, LayerVerdict] = {}  # by layer, counted from 1
+        self.verdicts: dict[int, LayerVerdict] = {}  # by layer, counted from 1; the last is the one of its `choices`
         # Of its last token after each layer, (width,), float32; the last is normed.
         self.states: list[torch.Tensor] = []
         self.submitted_at = time.monotonic()
         self.first_token_at: float | None = None
+        self.engine: Callable[[], GenerationEngine | None] = lambda: None  # a weak reference
         self._progress: asyncio.Future[None] | None = None  # awaited by the caller
+        self._num_known = 0  # generated tokens in the caller's last answer
         self._decoder = _decode_stream()
         self._stops = StopStrings(ends.stop).matcher()
         self._lock = threading.Lock()  # readers see a token, its text and the end together
@@ -132,17 +140,10 @@ class EngineRequest:
         text = "".join(parts)
         if finish_reason is None and self.ends.stop:
             text = text[: len(text) - self._stops.num_undecided]
-        started, first = self.submitted_at, self.first_token_at
-        return Answer(
-            text,
-            token_ids,
-            finish_reason,
-            counts,
-            logprobs,
-            error=self.error if finish_reason else None,
-            ttft_s=None if first is None else first - started,
-            latency_s=time.monotonic() - started,
-        )
+        error = self.error if finish_reason else None
+        ttft_s = None if self.first_token_at is None else self.first_token_at - self.submitted_at
+        latency_s = time.monotonic() - self.submitted_at
+        return Answer(text, token_ids, finish_reason, counts, logprobs, error=error, ttft_s=ttft_s, latency_s=latency_s)
 
     def accept(self, token_id: int, logprobs: TokenLogprobs | None, tokenizer: Any, end_ids: frozenset[int]) -> None:
         """Append a drawn token and its text, which may end the request."""
@@ -177,14 +178,36 @@ class EngineRequest:
             self.finish_reason = reason
         self.notify()
 
-    async def wait(self, num_tokens: int) -> None:
-        """Wait until it has that many tokens or has ended; only one coroutine at a time."""
-        while not self.ended and self.num_decoded < num_tokens:
-            self._progress = asyncio.get_running_loop().create_future()
-            self.wanted, self.awaited = num_tokens, True
-            if not self.ended and self.num_decoded < num_tokens:  # otherwise the engine may have checked before
-                await self._progress  # a late notice for an earlier wait may end this wait too soon
+    async def wait(self, num_tokens: int) -> Answer:
+        """Wait until it has that many tokens or has ended; a cancelled wait cancels the request."""
+        try:
+            while not self.ended and self.num_decoded < num_tokens:
+                self._progress = asyncio.get_running_loop().create_future()
+                self.wanted, self.awaited = num_tokens, True
+                if not self.ended and self.num_decoded < num_tokens:  # otherwise the engine may have checked before
+                    await self._progress  # a late notice for an earlier wait may end this wait too soon
+        except asyncio.CancelledError:
+            await self.close()
+            raise
         self.awaited = False
+        self._num_known = self.num_decoded
+        return self.answer()
+
+    async def cancel(self) -> Answer:
+        await self.close()
+        return await self.wait(NEVER)
+
+    async def close(self) -> None:
+        engine = self.engine()
+        if engine is not None and not self.ended:
+            engine.cancel(self)
+
+    def let_run_to(self, num_tokens: int) -> None:
+        engine = self.engine()
+        if engine is not None and num_tokens != self.may_run_to:
+            if self.paused:
+                record("paused", position=self._num_known, arrived=self.num_decoded)
+            engine.let_run_to(self, num_tokens)
 
     def notify(self) -> None:
         """Wake the waiting coroutine: it has ended, or has the wanted tokens; on the engine's thread."""

@@ -16,6 +16,8 @@ from scaffolding_ext.errors import EngineError, check_process
 from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch, EngineMetrics, caused_by
 from scaffolding_ext.workers.huggingface.engine_request import EngineRequest
 
+_FAILED = "the engine of this worker has failed: make a new worker. The failure: "
+
 
 class GenerationEngine:
     """Runs requests on a batch until each has ended, with `threads` threads per torch operation."""
@@ -25,8 +27,7 @@ class GenerationEngine:
         self._batch, self.pool = batch, batch.pool
         batch.on_end = self._unfinished.discard
         self._threads, self._made_in = threads, os.getpid()
-        self._inbox: deque[EngineRequest] = deque()
-        self._calls: deque[Callable[[], None]] = deque()  # other work for the engine's thread
+        self._calls: deque[Callable[[], None]] = deque()  # work for the engine's thread
         self._wake = threading.Condition()
         self._closed = False
         self._cause: BaseException | None = None  # error that closed the engine, unless it was shut down
@@ -44,15 +45,12 @@ class GenerationEngine:
         check_process(self._made_in, "HuggingFaceWorker")
         with self._wake:
             if self._cause is not None:
-                raise caused_by(
-                    self._cause,
-                    "the engine of this worker has failed, so it takes no more tasks: make a new worker. The failure: ",
-                )
+                raise caused_by(self._cause, _FAILED)
             if self._closed:
                 raise EngineError("the worker is shut down and takes no tasks: make a new worker")
+            request.engine = weakref.ref(self)
             self._unfinished.add(request)
-            self._inbox.append(request)
-            self._wake.notify()
+            self.call(partial(self._batch.add, request))
 
     def let_run_to(self, request: EngineRequest, num_tokens: int) -> None:
         """Let a request run until it has generated that many tokens, then pause it; from any thread."""
@@ -62,7 +60,7 @@ class GenerationEngine:
 
     def cancel(self, request: EngineRequest) -> None:
         """End a request before its next step; from any thread. It keeps its generated tokens."""
-        self.call(partial(self._drop, request))
+        self.call(partial(self._batch.drop, request))
 
     def call(self, work: Callable[[], None]) -> None:
         """Run a function on the engine's thread before its next step; from any thread."""
@@ -85,7 +83,7 @@ class GenerationEngine:
     def metrics(self) -> EngineMetrics:
         """A snapshot, readable from any thread."""
         metrics = self._batch.metrics
-        return metrics._replace(num_waiting=metrics.num_waiting + len(self._inbox))
+        return metrics._replace(num_waiting=metrics.num_waiting + len(self._calls))
 
     # ---- on the engine's thread
 
@@ -104,23 +102,16 @@ class GenerationEngine:
     def _serve(self) -> None:
         while True:
             with self._wake:
-                while self._batch.idle and not (self._inbox or self._calls or self._closed):
+                while self._batch.idle and not (self._calls or self._closed):
                     self._wake.wait()
                 if self._closed:
                     return
-                arrived, calls = list(self._inbox), list(self._calls)
-                self._inbox.clear()
+                calls = list(self._calls)
                 self._calls.clear()
-            for request in arrived:
-                self._batch.add(request)
             for work in calls:
                 work()
             if not self._batch.idle:
                 self._batch.step()
-
-    def _drop(self, request: EngineRequest) -> None:
-        if request in self._unfinished:
-            self._batch.drop(request)
 
     def _end_all(self, cause: BaseException | None) -> None:
         """Refuse new requests and fail those that have not ended."""
@@ -128,16 +119,16 @@ class GenerationEngine:
             self._closed, self._cause = True, cause
             unfinished = list(self._unfinished)
             self._unfinished.clear()
-            self._inbox.clear()
+            self._calls.clear()
             self._batch.clear()
         for request in unfinished:
             if request.ended:  # complete; only its blocks were not freed yet
                 request.notify()
-                continue
-            error = EngineError("the worker was shut down before the task ended: send the task to another worker")
-            if cause is not None:
-                error = caused_by(cause, "the engine of this worker has failed: make a new worker. The failure: ")
-            request.end("error", error)
+            elif cause is not None:
+                request.end("error", caused_by(cause, _FAILED))
+            else:
+                message = "the worker was shut down before the task ended: send the task to another worker"
+                request.end("error", EngineError(message))
 
 
 def _end(engine: weakref.ref[GenerationEngine], thread: threading.Thread) -> None:

@@ -15,13 +15,6 @@ _SHARE_OF_FREE = 0.8  # of a CUDA device's free memory; the rest is for activati
 _HELD_PER_PLACE = 2  # a chain and its probe
 
 
-class Slots(NamedTuple):
-    """Destinations of the tokens of one forward pass: blocks and offsets in them, int64, shape (tokens,) each."""
-
-    blocks: torch.Tensor
-    offsets: torch.Tensor
-
-
 class LayerKV(NamedTuple):
     """One layer's keys and values, shape (blocks, heads, tokens per block, head size); the head sizes may differ."""
 
@@ -56,8 +49,13 @@ class KVBlocks:
     def num_bytes(self) -> int:
         return sum(buffer.nbytes for buffer in self.buffers)
 
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: Slots) -> LayerKV:
-        """Write one layer's new keys and values, shape (heads, tokens, head size); return all of that layer."""
+    def write(
+        self, layer: int, keys: torch.Tensor, values: torch.Tensor, blocks: torch.Tensor, offsets: torch.Tensor
+    ) -> LayerKV:
+        """Write one layer's new keys and values, shape (heads, tokens, head size); return all of that layer.
+
+        Each token goes to an offset in a block, int64, shape (tokens,) both.
+        """
         kv = self._layers.get(layer)
         if kv is None:
             new_keys, new_values = (  # allocate both before keeping either, because one may not fit
@@ -66,7 +64,7 @@ class KVBlocks:
             )
             kv = self._layers[layer] = LayerKV(new_keys, new_values)
         for buffer, states in ((kv.keys, keys), (kv.values, values)):
-            buffer[slots.blocks, :, slots.offsets] = states.transpose(0, 1)
+            buffer[blocks, :, offsets] = states.transpose(0, 1)
         return kv
 
     def clear(self, block: int) -> None:

@@ -32,6 +32,13 @@ _MOST = {"threads": max(256, os.cpu_count() or 1), "max_batch_size": 65_536}  # 
 _QUANTISED = (
     "choose the checkpoint in bfloat16, or serve it with TensorRT-LLM or vLLM and use --base_url (docs/servers.md)"
 )
+_OTHER_SIZES = f"its weights have other sizes than its config.json says; if they are quantised, {_QUANTISED}"
+_MEANINGS = {  # of a sign in an error of transformers
+    "trust_remote_code": "it needs Python code from its repository: read it, and set trust_remote_code if it may run",
+    "size mismatch": _OTHER_SIZES,
+    "ignore_mismatched_sizes": _OTHER_SIZES,
+    "SafetensorError": "its weights cannot be read, and the download may have been cut off",
+}
 _UNSERVED = (  # fields of a generation config that change texts
     *("num_beams", "penalty_alpha", "dola_layers", "guidance_scale", "watermarking_config", "force_words_ids"),
     *("constraints", "forced_bos_token_id", "forced_eos_token_id", "stop_strings", "token_healing"),
@@ -60,14 +67,11 @@ class LoadedModel(NamedTuple):
         return tuple(self.network._get_logits_processor(config, prompt_len, device=self.network.device))
 
 
-def check_arguments(given: Mapping[str, Any]) -> None:
-    """Check arguments of `HuggingFaceWorker`, as far as possible without loading the model."""
+def check_arguments(**given: Any) -> None:
+    """Refuse wrong arguments of `HuggingFaceWorker` without loading the model, as a dry run of a stack does."""
     for key, least in _LEAST.items():
         if given.get(key) is not None:
             require.whole(key, given[key], least, _MOST.get(key))
-    block_len = given.get("tokens_per_block") or 1
-    if block_len & (block_len - 1):
-        raise ConfigError(f"is {block_len}; it must be a power of two, such as 32", "tokens_per_block")
     if "eviction_policy" in given:
         require.one_of("eviction_policy", given["eviction_policy"], ("lru", "idle_first", "branch_score"))
     if "dtype" in given:
@@ -133,9 +137,8 @@ def _check_generation_config(said: Mapping[str, Any]) -> None:
 def _load_by_name(model: str, dtype: Any, device: str, trust_remote_code: bool) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM
 
-    with _argument("model"):
+    with _loading(model):
         folder = model_folder(model)
-    with _no_progress_bars(), _model_errors(model):
         tokenizer = load_tokenizer(model, trust_remote_code)
         options = how_to_load(folder, model, trust_remote_code)
         _check_adapter(model, folder)
@@ -283,8 +286,12 @@ def _argument(key: str) -> Iterator[None]:
 
 
 @contextmanager
-def _model_errors(model: str) -> Iterator[None]:
-    """Turn an error of transformers about an unloadable model into an error of the argument."""
+def _loading(model: str) -> Iterator[None]:
+    """Hide transformers' progress bars, and turn its errors into errors of the argument."""
+    from transformers.utils import logging
+
+    shows_progress = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     try:
         with _argument("model"):
             yield
@@ -292,35 +299,17 @@ def _model_errors(model: str) -> Iterator[None]:
         raise
     except Exception as error:  # transformers and its libraries raise many types
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        if "trust_remote_code" in str(error):
-            raise ConfigError(
-                f"is {model!r}, and this model needs Python code from its own repository: read the code, and set "
-                "trust_remote_code to true if it may run",
-                "model",
-            ) from error
-        if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
-            reason = f"its weights have other sizes than its config.json says; if they are quantised, {_QUANTISED}"
-        elif "SafetensorError" in reason:
-            reason = f"its weights cannot be read ({reason}); the download may have been cut off"
-        is_folder = Path(model_folder(model)).is_dir()
-        what = "a folder without a model" if is_folder else "a model on the hub that cannot be loaded"
+        for sign, meaning in _MEANINGS.items():
+            if sign in f"{reason} {error}":
+                reason = f"{meaning} ({reason})"
+                break
         raise ConfigError(
-            f"is {model!r}, {what}: {reason}; give a folder with config.json, weights and tokenizer.json, a name on "
-            "the hub, or tinylm/NAME",
+            f"is {model!r}, which cannot be loaded: {reason}; give a folder with config.json, weights and "
+            "tokenizer.json, a name on the hub, or tinylm/NAME",
             "model",
         ) from error
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
     finally:
-        if shown:
+        if shows_progress:
             logging.enable_progress_bar()
 
 

@@ -19,7 +19,7 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.huggingface.attention import AttentionMetadata, Span, current_step
 from scaffolding_ext.workers.huggingface.block_pool import Block
 from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, LayerVerdict, Work
-from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class ModelRunner:
         self._model = model
         self._device, self._dtype = model.device, model.dtype  # cached: a model searches its weights for them each time
         self._decoder: Any = None if why_not_layer_by_layer(model) else model.base_model
+        self._num_layers = model.config.get_text_config().num_hidden_layers
         self._unembed: Any = model.get_output_embeddings()
         parameters = inspect.signature(model.forward).parameters
         self._selects_logits = "logits_to_keep" in parameters
@@ -108,9 +109,14 @@ class ModelRunner:
             else:
                 normed = self._decoder.norm(hidden[0, rows.tokens])
                 logits = self._unembed(normed).float()
-                self._read_end(rows, normed, logits)
+                for request, row in rows.completed.items():
+                    if request.wants.states:
+                        request.states[self._num_layers - 1 :] = [normed[row].float().cpu()]
         finally:
             current_step.reset(token)
+        for request, row in rows.completed.items():
+            if request.wants.choices:
+                _note_verdict(request, self._num_layers, logits[row])
         for work, row, positions in rows.scored:
             _read_scores(work.request, positions, logits[row : row + len(positions)])
         if left:
@@ -138,7 +144,7 @@ class ModelRunner:
         for number, layer in enumerate(decoder.layers, 1):
             output = layer(hidden, attention_mask=None, position_embeddings=rotations, use_cache=False)
             hidden = output[0] if isinstance(output, tuple) else output  # a tuple before transformers 4.55
-            leaving = self._read_layer(number, batch, hidden) if is_read and number < len(decoder.layers) else None
+            leaving = self._read_layer(number, batch, hidden) if is_read and number < self._num_layers else None
             if not leaving:
                 continue
             left |= leaving
@@ -166,15 +172,6 @@ class ModelRunner:
         logits = self._unembed(self._decoder.norm(hidden[0, [place for _, place in asked]])).float()
         verdicts = [_note_verdict(request, number, row) for (request, _), row in zip(asked, logits, strict=True)]
         return {request: row for (request, _), row, leaves in zip(asked, logits, verdicts, strict=True) if leaves}
-
-    def _read_end(self, rows: _Rows, normed: torch.Tensor, logits: torch.Tensor) -> None:
-        """Read the same after the last layer, whose states have passed the final norm."""
-        number = len(self._decoder.layers)
-        for request, row in rows.completed.items():
-            if request.wants.states:
-                request.states[number - 1 :] = [normed[row].float().cpu()]
-            if request.wants.layer_exit or request.wants.verdicts:
-                _note_verdict(request, number, logits[row])
 
     def _prepare(self, works: list[Work]) -> _Pass:
         block_len = self.kv.tokens_per_block
@@ -209,8 +206,7 @@ class ModelRunner:
             spans.append(Span(start, device_tables[first:last, :num_blocks], own, num_blocks * block_len, self._dtype))
             start = stop
         num_few = int(counts[counts <= _FEW].sum())
-        slots = Slots(blocks, offsets)
-        step = AttentionMetadata(self.kv, slots, device_tables, rows, positions, num_few, spans, set())
+        step = AttentionMetadata(self.kv, blocks, offsets, device_tables, rows, positions, num_few, spans, set())
         return _Pass(works, ids, ends.tolist(), step)
 
 
@@ -244,7 +240,4 @@ def _note_verdict(request: EngineRequest, number: int, logits: torch.Tensor) -> 
     entropy = -torch.xlogy(probabilities, probabilities).sum().item()  # a token without probability counts nothing
     before = request.verdicts.get(number - 1)
     request.verdicts[number] = LayerVerdict(entropy, logits[list(request.wants.choices)].tolist())
-    if rule is None:
-        return False
-    request.exit_layer = number
-    return before is not None and bool(rule.settled(number, entropy, before.entropy))
+    return rule is not None and before is not None and bool(rule.settled(number, entropy, before.entropy))

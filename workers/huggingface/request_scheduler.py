@@ -67,7 +67,7 @@ class RequestScheduler:
         to_read = dict.fromkeys((False, True), self._prefill_chunk)
         for request in self.reading:
             to_read[request.urgent] -= request.num_pending
-        place, num_places = 0, self._num_places
+        place, num_places = 0, self.max_batch_size - sum(not (each.urgent or each.paused) for each in self.running)
         while place < min(len(self._line), 2 * self.max_batch_size):
             request = self._line[place]
             is_urgent = request.urgent or request.num_preempted > 0
@@ -144,11 +144,6 @@ class RequestScheduler:
     def _num_to_give(self) -> int:
         """Blocks for a new request: all, or all but one per running request, which will soon need it."""
         return self._pool.num_available - len(self.running) if self.running else self._pool.num_blocks
-
-    @property
-    def _num_places(self) -> int:
-        """Chains that may still join the running ones."""
-        return self.max_batch_size - sum(not (request.urgent or request.paused) for request in self.running)
 
     def _make_room(self, only_paused: bool) -> bool:
         """Preempt a request (or only a paused one) that no caller waits for; return True if there was one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import warnings
 import weakref
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from scaffolding_ext.errors import ConfigError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, current_scope
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE, BranchTask, VerifyTask
-from scaffolding_ext.protocol.meta import TokenCounts
 from scaffolding_ext.protocol.tasks import KeepKVTask, ScoreTask
-from scaffolding_ext.request.program import cache_salt_of, record
+from scaffolding_ext.request.program import cache_salt_of
 from scaffolding_ext.workers.huggingface.branches import run_reads, verify_branches, write_branches
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, check_attention, load_model
 from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
-from scaffolding_ext.workers.shared.streaming import NEVER, Answer, Stream, StreamingWorker
+from scaffolding_ext.workers.shared.streaming import StreamingWorker
 from scaffolding_ext.workers.shared.task_reading import TaskReader
 
 if TYPE_CHECKING:
@@ -31,46 +30,6 @@ if TYPE_CHECKING:
 
 
 EvictionPolicy = Literal["lru", "idle_first", "branch_score"]
-
-
-class EngineStream(Stream):
-    """A request in the engine, which it does not keep alive."""
-
-    pauses = True
-
-    def __init__(self, engine: GenerationEngine, request: EngineRequest) -> None:
-        self._engine, self._request, self._num_known = weakref.ref(engine), request, 0
-        engine.submit(request)
-
-    @property
-    def counts(self) -> TokenCounts:
-        return self._request.counts
-
-    async def wait(self, num_tokens: int) -> Answer:
-        """Wait for the tokens or the end; a cancelled wait cancels the request."""
-        try:
-            await self._request.wait(num_tokens)
-        except asyncio.CancelledError:
-            await self.close()
-            raise
-        self._num_known = self._request.num_decoded
-        return self._request.answer()
-
-    async def cancel(self) -> Answer:
-        await self.close()
-        return await self.wait(NEVER)
-
-    async def close(self) -> None:
-        engine = self._engine()
-        if engine is not None and not self._request.ended:
-            engine.cancel(self._request)
-
-    def let_run_to(self, num_tokens: int) -> None:
-        engine = self._engine()
-        if engine is not None and num_tokens != self._request.may_run_to:
-            if self._request.paused:
-                record("paused", position=self._num_known, arrived=self._request.num_decoded)
-            engine.let_run_to(self._request, num_tokens)
 
 
 class HuggingFaceWorker(StreamingWorker):
@@ -99,7 +58,7 @@ class HuggingFaceWorker(StreamingWorker):
         enable_block_reuse: Reuse the KV of a prefix that other requests have computed.
         kv_cache_bytes: Memory for keys and values. None is 4 GiB, or on a CUDA device 80 % of the memory left by the
             model.
-        tokens_per_block: Tokens per block, a power of two. Requests share only whole blocks.
+        tokens_per_block: Tokens per block, at least 16. Requests share only whole blocks.
         eviction_policy: `"lru"` evicts the least recently used block, `"idle_first"` first those of requests without
             work in the engine (Certaindex, D.3.2), `"branch_score"` those of the lowest score / (depth + 1) (RKSC,
             algorithm 4), which recomputes more.
@@ -141,7 +100,7 @@ class HuggingFaceWorker(StreamingWorker):
         self.check_arguments(**{name: value for name, value in locals().items() if name not in ("self", "__class__")})
         super().__init__()
         loaded = load_model(model, tokenizer, dtype, device, trust_remote_code)
-        from scaffolding_ext.workers.huggingface.attention import warn_without_kernel
+        from scaffolding_ext.workers.huggingface.attention import kernel
         from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
         from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
         from scaffolding_ext.workers.huggingface.kv_blocks import kv_limits
@@ -150,8 +109,12 @@ class HuggingFaceWorker(StreamingWorker):
         network, self.tokenizer = loaded.network, loaded.tokenizer
         self.model, self.trust_remote_code = loaded.name, trust_remote_code
         self.chat_template = loaded.tokenizer.chat_template
-        if threads == 1 and (network.device.type, str(network.dtype)) == ("cpu", "torch.float32"):
-            warn_without_kernel()
+        if kernel is None and threads == 1 and (network.device.type, str(network.dtype)) == ("cpu", "torch.float32"):
+            warnings.warn(
+                "the installation did not build the C kernel for attention on a CPU, so torch computes attention, with "
+                "the same results but slower: install a C compiler, then install the package again",
+                stacklevel=2,
+            )
         why_not = why_not_layer_by_layer(network)
         needed_by = {LAYER_EXIT: "layer_exit", SIMILARITY_GATE: "least_similarity"}
         self.refused = {name: f"{why_not}; leave {field} out" for name, field in needed_by.items() if why_not}
@@ -187,10 +150,7 @@ class HuggingFaceWorker(StreamingWorker):
         self._prioritized: set[str] = set()  # requests whose blocks may have a priority
         weakref.finalize(self, self._engine.close).atexit = False  # when the interpreter exits, the engine ends itself
 
-    @staticmethod
-    def check_arguments(**given: Any) -> None:
-        """Refuse wrong arguments with a ConfigError without loading the model, as a dry run of a stack does."""
-        check_arguments(given)
+    check_arguments = staticmethod(check_arguments)
 
     @cached_property
     def tokenizer_fingerprint(self) -> str:  # type: ignore[override]  # hashed on first use
@@ -215,9 +175,11 @@ class HuggingFaceWorker(StreamingWorker):
     def chat_tokenizer(self) -> Any:
         return self.tokenizer
 
-    def _open(self, task: GenerationTask, end_at: int | None = None, kv: BlockPriority | None = None) -> EngineStream:
+    def _open(self, task: GenerationTask, end_at: int | None = None, kv: BlockPriority | None = None) -> EngineRequest:
         """Submit a generation task; `kv` is the priority of its blocks in the cache. Streams pause, they do not end."""
-        return EngineStream(self._engine, self._builder.generation(task, kv))
+        request = self._builder.generation(task, kv)
+        self._engine.submit(request)
+        return request
 
     async def _branch(self, task: BranchTask) -> TaskStatus:
         if task.least_similarity is not None and SIMILARITY_GATE in self.refused:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scaffolding_ext.protocol.branching import block_score
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool, TokenSequence
-from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 
 BLOCK_LEN = 8
 LONGEST = 5 * BLOCK_LEN
@@ -36,12 +36,10 @@ class Memory:
         stop = min(len(sequence.token_ids), sequence.num_kv + num_tokens)
         positions = range(sequence.num_kv, stop)
         if positions:
-            slots = Slots(
-                torch.tensor([sequence.table[position // BLOCK_LEN] for position in positions]),
-                torch.tensor([position % BLOCK_LEN for position in positions]),
-            )
+            blocks = torch.tensor([sequence.table[position // BLOCK_LEN] for position in positions])
+            offsets = torch.tensor([position % BLOCK_LEN for position in positions])
             keys = torch.tensor([history(sequence.token_ids, position) for position in positions]).double()
-            self.kv.write(0, keys[None, :, None], keys[None, :, None], slots)
+            self.kv.write(0, keys[None, :, None], keys[None, :, None], blocks, offsets)
             self.pool.advance([(sequence, len(positions))])
 
     def running(self, token_ids, num_computed=LONGEST, **options):
@@ -333,23 +331,23 @@ def test_blocks_of_idle_owners_leave_first_however_recently_they_were_used():
     memory = Memory(num_blocks=8, idle_first=True)
     prompts = {"busy": [1] * 2 * BLOCK_LEN, "idle": [2] * 2 * BLOCK_LEN}
     waiting = TokenSequence(prompts["busy"], owner="busy")
-    memory.pool.come(waiting)  # the owner has another request in the engine
+    memory.pool.count(waiting, 1)  # the owner has another request in the engine
     for owner, prompt in prompts.items():
         sequence = TokenSequence(prompt, owner=owner)
-        memory.pool.come(sequence)
+        memory.pool.count(sequence, 1)
         memory.pool.begin(sequence, [], announces=True)
         memory.compute(sequence, LONGEST)
         memory.pool.free(sequence, keep=True)
-        memory.pool.leave(sequence)
+        memory.pool.count(sequence, -1)
 
     def fill(start):
         memory.pool.discard(memory.begin(range(start, start + 6 * BLOCK_LEN)))
 
     fill(100)  # evicts two blocks
     assert [memory.num_found(prompt) for prompt in prompts.values()] == [2 * BLOCK_LEN, 0]
-    memory.pool.leave(waiting)
+    memory.pool.count(waiting, -1)
     back = memory.running(prompts["idle"], owner="idle")
-    memory.pool.come(back)  # now the other owner is idle
+    memory.pool.count(back, 1)  # now the other owner is idle
     memory.pool.free(back, keep=True)
     fill(200)
     assert [memory.num_found(prompt) for prompt in prompts.values()] == [0, 2 * BLOCK_LEN]
@@ -360,8 +358,8 @@ def test_blocks_that_another_owner_has_used_are_not_idle():
     shared, own = [1] * 2 * BLOCK_LEN, [2] * 2 * BLOCK_LEN
     for prompt, owner in ((shared, "a"), ([*shared, 5], "b"), (own, "b")):
         sequence = memory.running(prompt, owner=owner)
-        memory.pool.come(sequence)
+        memory.pool.count(sequence, 1)
         memory.pool.free(sequence, keep=True)
-        memory.pool.leave(sequence)
+        memory.pool.count(sequence, -1)
     memory.pool.discard(memory.begin(range(300, 300 + 4 * BLOCK_LEN)))
     assert [memory.num_found(prompt) for prompt in (shared, own)] == [2 * BLOCK_LEN, 0]

@@ -149,7 +149,7 @@ def test_a_file_of_weights_that_was_cut_off(folder: Path, share: float) -> None:
     path = folder / "model.safetensors"
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
-    assert "its weights cannot be read (SafetensorError: " in refusal(folder)
+    assert "its weights cannot be read, and the download may have been cut off (SafetensorError: " in refusal(folder)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_file_of_weights_that_was_cut_off(folder: Path, share: float) -> None:
 )
 def test_files_that_say_nothing(folder: Path, file: str, text: str) -> None:
     (folder / file).write_text(text)
-    assert f"is {str(folder)!r}, a folder without a model: " in refusal(folder)
+    assert f"is {str(folder)!r}, which cannot be loaded: " in refusal(folder)
 
 
 CODE = "Path = __import__('pathlib').Path\nPath(__file__ + '.ran').touch()\n"
@@ -168,9 +168,7 @@ def test_a_model_with_code_of_its_own_is_refused_and_nothing_asks(
 ) -> None:
     edit(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Config"})
     (folder / "own.py").write_text(CODE)
-    assert "needs Python code from its own repository: read the code, and set trust_remote_code to true" in refusal(
-        folder
-    )
+    assert "needs Python code from its repository: read it, and set trust_remote_code" in refusal(folder)
     edit(folder / "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", None]})
     load_tokenizer.cache_clear()  # the folder's first one was sound
     with pytest.raises(ConfigError, match="trust_remote_code"):

@@ -2,13 +2,13 @@
 
 import torch
 
-from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, Slots
+from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 
 NUM_BLOCKS, BLOCK_LEN, NUM_HEADS, HEAD_SIZE = 5, 4, 2, 3
 
 
 def slots(places):
-    return Slots(torch.tensor([block for block, _ in places]), torch.tensor([offset for _, offset in places]))
+    return torch.tensor([block for block, _ in places]), torch.tensor([offset for _, offset in places])
 
 
 def filled():
@@ -18,7 +18,7 @@ def filled():
     layers = []
     for layer in range(2):
         keys = torch.randn(NUM_HEADS, NUM_BLOCKS * BLOCK_LEN, HEAD_SIZE, generator=torch.Generator().manual_seed(layer))
-        layers.append((blocks.write(layer, keys, keys + 0.5, places), keys))
+        layers.append((blocks.write(layer, keys, keys + 0.5, *places), keys))
     return blocks, layers
 
 
@@ -38,7 +38,7 @@ def test_a_pass_writes_into_its_slots_alone():
     blocks, layers = filled()
     before = [buffer.clone() for buffer in blocks.buffers]
     new = torch.full((NUM_HEADS, 3, HEAD_SIZE), -1.0)
-    kv = blocks.write(0, new, new - 1, slots([(2, 3), (4, 0), (1, 1)]))
+    kv = blocks.write(0, new, new - 1, *slots([(2, 3), (4, 0), (1, 1)]))
     for buffer, old, value in ((kv.keys, before[0], -1), (kv.values, before[1], -2)):
         for block, offset in ((2, 3), (4, 0), (1, 1)):
             assert (buffer[block, :, offset] == value).all()
@@ -50,8 +50,8 @@ def test_a_pass_writes_into_its_slots_alone():
 def test_keys_and_values_may_have_other_sizes_and_layers_other_heads():
     blocks = KVBlocks(2, 8)
     place = slots([(1, 3)])
-    blocks.write(0, torch.ones(2, 1, 4), torch.ones(2, 1, 3), place)
-    blocks.write(1, torch.ones(1, 1, 4), torch.ones(1, 1, 4), place)
+    blocks.write(0, torch.ones(2, 1, 4), torch.ones(2, 1, 3), *place)
+    blocks.write(1, torch.ones(1, 1, 4), torch.ones(1, 1, 4), *place)
     shapes = [(2, 2, 8, 4), (2, 2, 8, 3), (2, 1, 8, 4), (2, 1, 8, 4)]
     assert [tuple(buffer.shape) for buffer in blocks.buffers] == shapes
     assert all(buffer.sum() == buffer[1, :, 3].numel() for buffer in blocks.buffers)
