@@ -13,6 +13,7 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from benchmarks._lib.lab import Lab
+from benchmarks.tinylm.steps import check_steps
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.score import Scorer
 from scaffolding_ext.controllers.tree.search import SearchController
@@ -24,7 +25,6 @@ from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note
 from scaffolding_ext.request.program import count, current_program
 from scaffolding_ext.request.seeds import derive_seed
 from scaffolding_ext.tinylm.grammar import MAX_NUM_STEPS, Problem, sample_problem
-from scaffolding_ext.tinylm.steps import check_steps
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 QUESTION_LEN = 12  # tokens of the question that a judge of a step reads beside the step

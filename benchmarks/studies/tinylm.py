@@ -22,10 +22,10 @@ from benchmarks._lib.command import benchmark, size, stored, track
 from benchmarks._lib.report import Report
 from benchmarks._lib.store import kept
 from benchmarks.tinylm.decoder import Decoder
+from benchmarks.tinylm.steps import STATED, check_steps
 from scaffolding_ext.answers import extract
 from scaffolding_ext.tinylm.embedded import model_folder
 from scaffolding_ext.tinylm.grammar import CLOSE, Problem, sample_problem
-from scaffolding_ext.tinylm.steps import STATED, check_steps
 
 TEMPERATURE = 0.7
 OTHER_TEMPERATURES = (0.3, 0.5, 1.0)

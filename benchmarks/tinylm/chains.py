@@ -14,8 +14,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from scaffolding_ext.tinylm.grammar import NO, YES, Problem
-from scaffolding_ext.tinylm.steps import (
+from benchmarks.tinylm.steps import (
     CAREFUL,
     CONCLUSIONS,
     CORRECTION,
@@ -28,6 +27,7 @@ from scaffolding_ext.tinylm.steps import (
     Misreading,
     write_step,
 )
+from scaffolding_ext.tinylm.grammar import NO, YES, Problem
 
 MIN_NUM_LINES, MAX_NUM_LINES = 30, 44  # steps, musings and openings of checks in a chain: about 500 tokens
 SLIP_RATE = 0.006  # of the lines: a digit misread by chance

@@ -212,21 +212,25 @@ def marks_of(tokenizer: PreTrainedTokenizerFast) -> Derived | None:
     return _MARKS[key]
 
 
+def local_file(folder: str, name: str) -> Path | None:
+    """Find a model's file in its folder, or in the hub's cache; None if it is not here."""
+    if Path(folder).is_dir():
+        path = Path(folder) / name
+        return path if path.is_file() else None
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(folder, name)
+    except (ImportError, ValueError):  # no hub client, or not a hub name
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
 def config_of(folder: str, name: str = "config.json") -> Mapping[str, Any]:
     """Read a local JSON file of a model; empty if missing or not a JSON object."""
-    path = Path(folder) / name
-    if not Path(folder).is_dir():
-        try:
-            from huggingface_hub import try_to_load_from_cache
-
-            found = try_to_load_from_cache(folder, name)
-        except (ImportError, ValueError):  # no hub client, or not a hub name
-            return {}
-        if not isinstance(found, str):
-            return {}
-        path = Path(found)
+    path = local_file(folder, name)
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = {} if path is None else json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):  # the loader reports the error
         return {}
     return said if isinstance(said, dict) else {}

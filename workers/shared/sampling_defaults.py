@@ -12,7 +12,7 @@ import scaffolding_ext
 from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.families import family_named
-from scaffolding_ext.prompts.model_files import chosen_family
+from scaffolding_ext.prompts.model_files import chosen_family, local_file
 from scaffolding_ext.prompts.tokenizers import has_tokenizer, load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import Purpose, purpose_of
@@ -52,7 +52,7 @@ class SamplingDefaults(NamedTuple):
         Raises:
             ConfigError: The file is not JSON, or a value in it is not a number.
         """
-        path = _local(folder, "generation_config.json")
+        path = local_file(folder, "generation_config.json")
         if path is None:
             return cls()
         try:
@@ -131,20 +131,3 @@ def _thinks(model: str) -> bool:
     if _PACKAGE in Path(folder).parents or not has_tokenizer(model):
         return False
     return family_named(chosen_family(folder, load_tokenizer(model)).name).thinks
-
-
-def _local(folder: str, name: str) -> Path | None:
-    """A model's file if it is local, in its folder or in the hub's cache."""
-    if Path(folder).is_dir():
-        path = Path(folder) / name
-        return path if path.is_file() else None
-    try:
-        from huggingface_hub import try_to_load_from_cache
-        from huggingface_hub.errors import HFValidationError
-    except ImportError:
-        return None
-    try:
-        found = try_to_load_from_cache(folder, name)
-    except HFValidationError:  # not a hub name
-        return None
-    return Path(found) if isinstance(found, str) else None

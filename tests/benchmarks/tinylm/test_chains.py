@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from benchmarks.tinylm import chains
 from benchmarks.tinylm.chains import MAX_NUM_LINES, SLIP_RATE, Segment, sample_chain, written_check
+from benchmarks.tinylm.steps import CAREFUL, FIRST_PASSES, FULL_CHECKS, QUICK, Line, check_steps
 from benchmarks.tinylm.tokenizer import CONTEXT_LEN, END
 from scaffolding_ext.tinylm.grammar import CHECK, CLOSE, KINDS, NO, VERDICT, YES, Problem, sample_problem
-from scaffolding_ext.tinylm.steps import CAREFUL, FIRST_PASSES, FULL_CHECKS, QUICK, Line, check_steps
 
 untimed = settings(deadline=None)
 seeds = st.integers(0, 2**63 - 1)

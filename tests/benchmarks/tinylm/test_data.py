@@ -26,6 +26,7 @@ from benchmarks.tinylm.data import (
     Example,
     ExampleStream,
 )
+from benchmarks.tinylm.steps import FULL_CHECKS, STATED, check_steps
 from benchmarks.tinylm.tokenizer import END
 from scaffolding_ext.tinylm.grammar import (
     CHECK,
@@ -40,7 +41,6 @@ from scaffolding_ext.tinylm.grammar import (
     sample_problem,
     split_of,
 )
-from scaffolding_ext.tinylm.steps import FULL_CHECKS, STATED, check_steps
 
 pytest.importorskip("transformers")
 

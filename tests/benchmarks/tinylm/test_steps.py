@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.tinylm import check_steps
+from benchmarks.tinylm.steps import CAREFUL, IMMUNE, METHODS, QUICK, Method, check_steps, write_step
 from scaffolding_ext.tinylm.grammar import KINDS, Problem, apply_operation, sample_problem
-from scaffolding_ext.tinylm.steps import CAREFUL, IMMUNE, METHODS, QUICK, Method, write_step
 
 untimed = settings(deadline=None)
 seeds = st.integers(0, 2**63 - 1)
