@@ -33,10 +33,9 @@ def random_model(shape: Shape, device: str, dtype: str, seed: int) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
+    from scaffolding_ext.workers.huggingface.attention import ATTENTION
 
     torch.manual_seed(seed)
-    register()
     default = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, dtype))
     try:

@@ -29,7 +29,7 @@ from scaffolding_ext.protocol import Controller, GenerationTask
 from scaffolding_ext.protocol.branching import BranchTask, block_score
 from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.tasks import KeepKVTask
-from scaffolding_ext.workers.huggingface.block_pool import BlockPool, TokenSequence
+from scaffolding_ext.workers.huggingface.block_pool import BlockPool, BlockPriority, TokenSequence
 from scaffolding_ext.workers.huggingface.worker import EvictionPolicy, HuggingFaceWorker
 
 TOKENS_PER_BLOCK = 16
@@ -125,7 +125,7 @@ def stressed(rng: np.random.Generator, max_cached: int = 2000, num_evicted: int 
     for block, omega in zip(blocks, omegas, strict=True):
         pool.begin(block, [], announces=False)
         pool.advance([(block, TOKENS_PER_BLOCK)])
-        pool.free(block, keep=True, priority=lambda _, omega=omega: omega)
+        pool.free(block, keep=True, priority=BlockPriority(0, omega))
     return sum(not pool.find(blocks[lowest], TOKENS_PER_BLOCK) for lowest in np.argsort(omegas)[:num_evicted])
 
 

@@ -12,19 +12,24 @@ times as fast as torch, whose kernels take no tables and spend their time on sma
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, LayerKV
 
+kernel: Callable[[int, float], None] | None
 try:
-    from scaffolding_ext.workers.huggingface._block_kernel import attend as kernel
+    from scaffolding_ext.workers.huggingface import _block_kernel
+
+    kernel = _block_kernel.attend
 except ImportError:  # there was no compiler at installation
-    kernel = None  # type: ignore[assignment]
+    kernel = None
 
 ATTENTION = "scaffolding_ext_blocks"
 _UNBOUNDED = 1 << 60
@@ -192,10 +197,7 @@ def run_kernel(
     strides = queries.stride(1), queries.stride(0), kv.keys.stride(0), kv.keys.stride(1)
     seen = _UNBOUNDED if window is None else window
     call = array("q", [*[tensor.data_ptr() for tensor in tensors], *sizes, *strides, seen])
-    kernel(call.buffer_info()[0], scale)
+    kernel(call.buffer_info()[0], scale)  # type: ignore[misc]  # `kernel_serves` has been asked
 
 
-def register() -> None:
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ATTENTION, attend)
+AttentionInterface.register(ATTENTION, attend)

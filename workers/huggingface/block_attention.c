@@ -13,10 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CACHE_LINE 64 /* bytes */
+#define LINE 16 /* numbers that the processor fetches at once */
 #define INLINE static inline __attribute__((always_inline))
-
-typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
 
 typedef struct { /* as `attention.py` lays it out: eight bytes each, up to `longest` */
     const float *queries; /* (tokens, key-value heads, groups, head size), by the strides */
@@ -50,11 +48,6 @@ INLINE float exponential(float x) {
     return (p * r * r + r + 1.0f) * power;
 }
 
-/* Has the processor fetch some keys or values: blocks lie apart, so it does not look ahead by itself. */
-INLINE void fetch(const float *states, const int64_t number) {
-    for (int64_t i = 0; i < number; i += CACHE_LINE / (int64_t)sizeof *states) __builtin_prefetch(states + i);
-}
-
 /* The scores of one token's heads at the places of one block. */
 INLINE void score(
     const Call *call, const float *queries, const float *keys, const int64_t num_places, float *weights, const int64_t size) {
@@ -68,39 +61,18 @@ INLINE void score(
     }
 }
 
-/* Adds the weighted values of some places to one head's sums, which stay in registers meanwhile. */
+/* Adds the weighted values of some places to one head's sums. These overlap with nothing, so registers can hold them. */
 INLINE void add_weighted(
-    const float *weights, const float *values, const int64_t num_places, float *output, const int64_t size) {
-    const int64_t lanes = sizeof(Lanes) / sizeof *values;
-    int64_t i = 0;
-    for (; i + lanes <= size; i += lanes) {
-        Lanes *sums = (Lanes *)(output + i), sum = *sums;
-        for (int64_t place = 0; place < num_places; place++)
-            sum += weights[place] * *(const Lanes *)(values + place * size + i);
-        *sums = sum;
-    }
+    const float *weights, const float *values, const int64_t num_places, float *restrict output, const int64_t size) {
     for (int64_t place = 0; place < num_places; place++)
-        for (int64_t rest = i; rest < size; rest++) output[rest] += weights[place] * values[place * size + rest];
-}
-
-/* The highest of some scores, lane by lane: otherwise compilers keep to the order of a maximum. */
-INLINE float highest_of(const float *scores, const int64_t number) {
-    float lanes[16], highest = -FLT_MAX;
-    for (int64_t lane = 0; lane < 16; lane++) lanes[lane] = -FLT_MAX;
-    int64_t i = 0;
-    for (; i + 16 <= number; i += 16)
-        for (int64_t lane = 0; lane < 16; lane++)
-            lanes[lane] = scores[i + lane] > lanes[lane] ? scores[i + lane] : lanes[lane];
-    for (; i < number; i++) highest = scores[i] > highest ? scores[i] : highest;
-    for (int64_t lane = 0; lane < 16; lane++) highest = lanes[lane] > highest ? lanes[lane] : highest;
-    return highest;
+        for (int64_t i = 0; i < size; i++) output[i] += weights[place] * values[place * size + i];
 }
 
 /* Turns the scores of one token's heads into weights, and clears the places in which values are summed up. */
 INLINE void weigh(const Call *call, const int64_t number, float *weights, float *output, const int64_t size) {
     for (int64_t group = 0; group < call->groups; group++) {
-        float *weight = weights + group * call->longest, sum = 0.0f;
-        const float highest = highest_of(weight, number);
+        float *weight = weights + group * call->longest, sum = 0.0f, highest = -FLT_MAX;
+        for (int64_t i = 0; i < number; i++) highest = weight[i] > highest ? weight[i] : highest;
         for (int64_t i = 0; i < number; i++) weight[i] = exponential(weight[i] - highest);
         for (int64_t i = 0; i < number; i++) sum += weight[i];
         for (int64_t i = 0; i < number; i++) weight[i] *= 1.0f / sum;
@@ -121,8 +93,10 @@ INLINE void attend_tokens(const Call *call, float *weights, const int64_t size) 
                     const int64_t block = place / block_len, offset = head * call->kv_head + place % block_len * size;
                     end = (block + 1) * block_len < stop ? (block + 1) * block_len : stop;
                     const float *states = (over_values ? call->values : call->keys) + table[block] * call->kv_block + offset;
-                    if (end < stop)
-                        fetch(states + (table[block + 1] - table[block]) * call->kv_block, (end - place) * size);
+                    if (end < stop) { /* blocks lie apart, so the processor does not look ahead by itself */
+                        const float *next = states + (table[block + 1] - table[block]) * call->kv_block;
+                        for (int64_t i = 0; i < (end - place) * size; i += LINE) __builtin_prefetch(next + i);
+                    }
                     if (!over_values) score(call, queries, states, end - place, weights + place - start, size);
                     else
                         for (int64_t group = 0; group < groups; group++)

@@ -10,15 +10,20 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 _DIGEST_BYTES = 16
 IDLE = 0.0  # priority of a block of a request without work in the engine, evicted first
 PLAIN = 1.0  # priority of a block of no branch: that of RKSC's branches of score 1 at depth 0
 
-BlockPriority = Callable[[int], float]
-"""The priority of a sequence's block in the cache, by the number of the block in the sequence."""
+
+class BlockPriority(NamedTuple):
+    """Priority of a branch's blocks in the cache: 1 for those of the prefix, then the branch's score."""
+
+    num_shared: int  # blocks of the prefix
+    score: float
 
 
 class Block:
@@ -113,12 +118,11 @@ class BlockPool:
     def find(self, sequence: TokenSequence, max_tokens: int) -> list[Block]:
         """Return the existing blocks of a sequence's first `max_tokens` tokens; some may not be computed yet."""
         found: list[Block] = []
-        if self._shares:
-            for key in sequence.keys(max_tokens // self.block_len, self.block_len):
-                block = self._found.get(key)
-                if block is None:
-                    break
-                found.append(block)
+        for key in sequence.keys(max_tokens // self.block_len, self.block_len) if self._shares else ():
+            block = self._found.get(key)
+            if block is None:
+                break
+            found.append(block)
         return found
 
     def prefix_len(self, sequence: TokenSequence) -> int:
@@ -179,7 +183,8 @@ class BlockPool:
             block = sequence.blocks[number]
             if keep:
                 block.stays = True
-                block.priority = block.priority if priority is None else priority(number)
+                if priority is not None:
+                    block.priority = PLAIN if number < priority.num_shared else priority.score
             block.num_holders -= 1
             if block.num_holders:
                 continue

@@ -19,7 +19,7 @@ from scaffolding_ext.workers.huggingface.engine_request import EngineRequest, Wo
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks, KVLimits
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
-from scaffolding_ext.workers.huggingface.sampling import Sampled, sample
+from scaffolding_ext.workers.huggingface.sampling import sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -125,17 +125,20 @@ class ContinuousBatch:
 
     def _compute(self, works: list[Work]) -> None:
         """Run one pass, and draw the next token of each request that it completes."""
-        logits = self._runner.forward(works)
-        completed = [work.request for work in works if work.completes]
-        broken = logits.isnan().any(-1).tolist()
-        drawing = [row for row, request in enumerate(completed) if request.ends.max_tokens]
-        generating = [completed[row] for row in drawing]
-        sampled = self._sample(generating, logits if len(drawing) == len(completed) else logits[drawing])
+        requests, logits = self._runner.forward(works)
+        broken = {requests[row] for row in logits.isnan().any(-1).nonzero()[:, 0].tolist()}
+        drawing = [row for row, request in enumerate(requests) if request.ends.max_tokens]
+        generating = [requests[row] for row in drawing]
+        logits = logits if len(drawing) == len(requests) else logits[drawing]
+        params = [request.sampling for request in generating]
+        positions = [request.prompt_len + request.num_decoded for request in generating]
+        num_logprobs = [request.wants.num_logprobs for request in generating]
+        sampled = sample(logits, params, positions, num_logprobs, self._adjusted(generating, logits))
         self._advance(works)
         for request, token_id, logprobs in zip(generating, *sampled, strict=True):
             request.accept(token_id, logprobs, self._tokenizer, self._end_ids)
-        for request, is_broken in zip(completed, broken, strict=True):
-            if is_broken:
+        for request in [work.request for work in works if work.completes]:
+            if request in broken:
                 for block in self.pool.discard(request.sequence):
                     self._runner.kv.clear(block)
                 error = EngineError("the model computed logits that are no numbers (NaN): set another dtype")
@@ -146,15 +149,6 @@ class ContinuousBatch:
                 self._release(request, "length")
             elif request.num_decoded >= request.wanted:
                 request.notify()
-
-    def _sample(self, requests: list[EngineRequest], logits: torch.Tensor) -> Sampled:
-        """Sample the next token of each request; logits have the shape (requests, vocabulary)."""
-        if not requests:
-            return Sampled([], [])
-        positions = [request.prompt_len + request.num_decoded for request in requests]
-        num_logprobs = [request.wants.num_logprobs for request in requests]
-        adjusted = self._adjusted(requests, logits)
-        return sample(logits, [request.sampling for request in requests], positions, num_logprobs, adjusted)
 
     def _adjusted(self, requests: list[EngineRequest], logits: torch.Tensor) -> torch.Tensor | None:
         """Logits after the model's penalties and bans, and without ends of too short texts; None if they are equal."""

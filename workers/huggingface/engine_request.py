@@ -13,15 +13,13 @@ from scaffolding_ext.answers.stop_strings import StopStrings
 from scaffolding_ext.errors import EngineError
 from scaffolding_ext.protocol.branching import LayerExit
 from scaffolding_ext.protocol.meta import TokenCounts
+from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.request.program import record
 from scaffolding_ext.workers.huggingface.block_pool import BlockPriority, TokenSequence
-from scaffolding_ext.workers.huggingface.sampling import SamplingParams, TokenLogprobs
 from scaffolding_ext.workers.shared.streaming import NEVER, Answer, Stream
 
 if TYPE_CHECKING:
     import torch
-
-    from scaffolding_ext.workers.huggingface.generation_engine import GenerationEngine
 
 
 class Ends(NamedTuple):
@@ -55,6 +53,28 @@ class Kv(NamedTuple):
     owner: str | None = None  # the host's request that it serves
 
 
+Processor = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+"""Changes logits, shape (1, vocabulary), given the ids so far, shape (1, tokens)."""
+
+
+class SamplingParams(NamedTuple):
+    """Sampling parameters of one request."""
+
+    temperature: float  # 0 is greedy
+    top_k: int  # the k likeliest tokens are kept; 0 keeps all
+    top_p: float  # the smallest set of likeliest tokens with probability p is kept; 1 keeps all
+    seed: int  # any integer; its low 64 bits count
+    min_p: float = 0.0  # tokens of at least this share of the likeliest one's probability are kept; 0 keeps all
+    processors: tuple[Processor, ...] = ()  # change the logits first
+
+
+GREEDY = SamplingParams(0.0, 0, 1.0, 0)
+
+
+TokenLogprobs = dict[int, TokenLogprob]
+"""Log-probabilities of a token and of the likeliest in its place, by id, under the unmodified distribution."""
+
+
 class LayerVerdict(NamedTuple):
     """Next token so far, after one layer."""
 
@@ -70,7 +90,6 @@ class EngineRequest(Stream):
     Args:
         prompt: Token ids, at least one.
         urgent: Other tasks wait for its result: a probe, a forced answer, a score, a verdict.
-        priority: Requests with a lower number are served sooner.
     """
 
     pauses = True
@@ -84,12 +103,12 @@ class EngineRequest(Stream):
         wants: Wants = Wants(),  # noqa: B008  (it cannot change)
         kv: Kv = Kv(),  # noqa: B008
         urgent: bool = False,
-        priority: float = 0.0,
     ) -> None:
         self.sequence = TokenSequence(list(prompt), kv.salt, kv.owner)
         self.prompt_len = len(prompt)
         self.ends, self.sampling, self.wants, self.kv = ends, sampling, wants, kv
-        self.urgent, self.priority = urgent, priority
+        self.urgent = urgent
+        self.priority = 0.0  # the lower, the sooner it is served
         self.wanted = ends.max_tokens + 1
         self.awaited = True  # by a caller; otherwise a stream that runs ahead of its reader
         self.may_run_to = NEVER  # number of generated tokens at which it pauses
@@ -98,7 +117,7 @@ class EngineRequest(Stream):
         self.last_step = 0  # last step of the engine that computed part of it, or admitted it
         self.finish_reason: str | None = None
         self.error: EngineError | None = None
-        self.text_parts: list[str] = []
+        self.text = ""
         self.logprobs: list[TokenLogprobs] = []
         self.scores: list[float] = []
         self.verdicts: dict[int, LayerVerdict] = {}  # by layer, counted from 1; the last is the one of its `choices`
@@ -106,7 +125,7 @@ class EngineRequest(Stream):
         self.states: list[torch.Tensor] = []
         self.submitted_at = time.monotonic()
         self.first_token_at: float | None = None
-        self.engine: Callable[[], GenerationEngine | None] = lambda: None  # a weak reference
+        self.engine: Callable[[], Any] = lambda: None  # a weak reference to the engine that runs it
         self._progress: asyncio.Future[None] | None = None  # awaited by the caller
         self._num_known = 0  # generated tokens in the caller's last answer
         self._decoder = _decode_stream()
@@ -135,9 +154,8 @@ class EngineRequest(Stream):
         """Return its answer so far; from any thread."""
         with self._lock:
             finish_reason, counts = self.finish_reason, self.counts
-            parts, logprobs = self.text_parts[:], self.logprobs[:]
+            text, logprobs = self.text, self.logprobs[:]
             token_ids = self.sequence.token_ids[self.prompt_len :]
-        text = "".join(parts)
         if finish_reason is None and self.ends.stop:
             text = text[: len(text) - self._stops.num_undecided]
         error = self.error if finish_reason else None
@@ -165,9 +183,9 @@ class EngineRequest(Stream):
                     self._decoder = _decode_stream()
                     part = self._decoder.step(tokenizer, token_id)
             if part:  # a character of several tokens appears with the last of them
-                self.text_parts.append(part)
+                self.text += part
             if part and self.ends.stop and self._stops.feed(part):
-                self.text_parts[:] = ["".join(self.text_parts)[: self._stops.start]]
+                self.text = self.text[: self._stops.start]
                 self.finish_reason = "stop"
             elif self.num_decoded >= self.ends.max_tokens:
                 self.finish_reason = "length"

@@ -6,7 +6,6 @@ import atexit
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -27,7 +26,7 @@ class GenerationEngine:
         self._batch, self.pool = batch, batch.pool
         batch.on_end = self._unfinished.discard
         self._threads, self._made_in = threads, os.getpid()
-        self._calls: deque[Callable[[], None]] = deque()  # work for the engine's thread
+        self._calls: list[Callable[[], None]] = []  # work for the engine's thread
         self._wake = threading.Condition()
         self._closed = False
         self._cause: BaseException | None = None  # error that closed the engine, unless it was shut down
@@ -54,18 +53,17 @@ class GenerationEngine:
 
     def let_run_to(self, request: EngineRequest, num_tokens: int) -> None:
         """Let a request run until it has generated that many tokens, then pause it; from any thread."""
-        with self._wake:
-            request.may_run_to = num_tokens
-            self._wake.notify()
+        self.call(partial(setattr, request, "may_run_to", num_tokens))
 
     def cancel(self, request: EngineRequest) -> None:
         """End a request before its next step; from any thread. It keeps its generated tokens."""
         self.call(partial(self._batch.drop, request))
 
     def call(self, work: Callable[[], None]) -> None:
-        """Run a function on the engine's thread before its next step; from any thread."""
+        """Run a function on the engine's thread before its next step; from any thread. A closed engine runs none."""
         with self._wake:
-            self._calls.append(work)
+            if not self._closed:
+                self._calls.append(work)
             self._wake.notify()
 
     def close(self) -> None:
@@ -106,8 +104,7 @@ class GenerationEngine:
                     self._wake.wait()
                 if self._closed:
                     return
-                calls = list(self._calls)
-                self._calls.clear()
+                calls, self._calls = self._calls, []
             for work in calls:
                 work()
             if not self._batch.idle:

@@ -6,7 +6,7 @@ import copy
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ from scaffolding_ext import require
 from scaffolding_ext.errors import ConfigError, MissingDependencyError, ScaffoldingExtError
 from scaffolding_ext.prompts.model_files import config_of, how_to_load
 from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
-from scaffolding_ext.workers.huggingface.sampling import Processor
+from scaffolding_ext.workers.huggingface.engine_request import Processor
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
 _LEAST = {
@@ -27,16 +27,12 @@ _LEAST = {
 _IN_LIST = re.compile(r"(.*?\blayers|.*?\bh|.*?\bblocks)\.(\d+)\.")  # a layer's index in its list
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})  # types of weights in safetensors files
 _MOST = {"threads": max(256, os.cpu_count() or 1), "max_batch_size": 65_536}  # no machine has more
-
-
 _QUANTISED = (
     "choose the checkpoint in bfloat16, or serve it with TensorRT-LLM or vLLM and use --base_url (docs/servers.md)"
 )
-_OTHER_SIZES = f"its weights have other sizes than its config.json says; if they are quantised, {_QUANTISED}"
 _MEANINGS = {  # of a sign in an error of transformers
     "trust_remote_code": "it needs Python code from its repository: read it, and set trust_remote_code if it may run",
-    "size mismatch": _OTHER_SIZES,
-    "ignore_mismatched_sizes": _OTHER_SIZES,
+    "ignore_mismatched_sizes": f"its weights have other sizes than its config.json says; if quantised, {_QUANTISED}",
     "SafetensorError": "its weights cannot be read, and the download may have been cut off",
 }
 _UNSERVED = (  # fields of a generation config that change texts
@@ -110,28 +106,31 @@ def load_model(
         import transformers  # noqa: F401  (its absence would only show where a name is loaded)
     except ImportError as error:
         raise MissingDependencyError("torch and transformers", "hf") from error
+    from scaffolding_ext.workers.huggingface.attention import ATTENTION
+
     if isinstance(model, str):
         _check_device(device, must_be_here=True)
         name, (network, tokenizer) = model, _load_by_name(model, getattr(torch, dtype), device, trust_remote_code)
     else:
         name, network = model.name_or_path or type(model).__name__, model.eval()
     with _argument("model"):
-        _attend_to_blocks(name, network)
+        if network._supports_attention_backend:
+            network.set_attn_implementation(ATTENTION)
+        if network.config.get_text_config()._attn_implementation != ATTENTION:
+            raise ConfigError(
+                f"is {name!r}, a {network.config.model_type}, whose attention transformers cannot replace, so that it "
+                "reads no keys and values in blocks: choose another model"
+            )
         said = network.generation_config.to_diff_dict()
-        _check_generation_config(said)
+        for field in _UNSERVED + (_UNSERVED_SAMPLING if said.get("do_sample") else ()):
+            value = said.get(field)
+            if value and not (value == 1 and field in _OFF_AT_ONE):
+                raise ConfigError(
+                    f"has a generation config with {field} {value!r}, which HuggingFaceWorker does not apply, so its "
+                    f"texts would differ from those of generate(): remove {field} from generation_config.json"
+                )
         defaults = SamplingDefaults.of_config(said)
     return LoadedModel(name, network, tokenizer, _end_ids(network, tokenizer), defaults)
-
-
-def _check_generation_config(said: Mapping[str, Any]) -> None:
-    """Refuse a field that `generate()` applies and this worker does not."""
-    for field in _UNSERVED + (_UNSERVED_SAMPLING if said.get("do_sample") else ()):
-        value = said.get(field)
-        if value and not (value == 1 and field in _OFF_AT_ONE):
-            raise ConfigError(
-                f"has a generation config with {field} {value!r}, which HuggingFaceWorker does not apply, so its texts "
-                f"would differ from those of generate(): remove {field} from generation_config.json"
-            )
 
 
 def _load_by_name(model: str, dtype: Any, device: str, trust_remote_code: bool) -> tuple[Any, Any]:
@@ -148,19 +147,6 @@ def _load_by_name(model: str, dtype: Any, device: str, trust_remote_code: bool) 
         network.to(device).eval()
         _check_finite(model, network)
     return network, tokenizer
-
-
-def _attend_to_blocks(model: str, network: Any) -> None:
-    from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
-
-    register()
-    if network._supports_attention_backend:
-        network.set_attn_implementation(ATTENTION)
-    if network.config.get_text_config()._attn_implementation != ATTENTION:
-        raise ConfigError(
-            f"is {model!r}, a {network.config.model_type}, whose attention transformers cannot replace, so that it "
-            "reads no keys and values in blocks: choose another model"
-        )
 
 
 def _check_device(device: Any, must_be_here: bool) -> None:
@@ -193,15 +179,12 @@ def _check_weights(model: str, network: Any, report: Mapping[str, Any]) -> None:
 
     Weights of other parts, such as heads that predict further tokens, are ignored with a warning.
     """
-    missing = sorted(report["missing_keys"])
-    if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    if report["missing_keys"]:
         raise ConfigError(
-            f"is {model!r}, whose checkpoint lacks the weights {', '.join(missing[:3])}{more}, and transformers would "
-            "set them at random: get the whole checkpoint, of the architecture that its config.json names"
+            f"is {model!r}, whose checkpoint lacks the weights {_named(report['missing_keys'])}, and transformers "
+            "would set them at random: get the whole checkpoint, of the architecture that its config.json names"
         )
-    left_out = sorted(report["unexpected_keys"])
-    named = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3} more" if len(left_out) > 3 else "")
+    left_out, named = sorted(report["unexpected_keys"]), _named(report["unexpected_keys"])
     if _layers_behind(left_out, network) or any("scale" in name.rpartition(".")[2] for name in left_out):
         raise ConfigError(
             f"is {model!r}, whose config.json has no place for the weights {named}: get the config.json that belongs "
@@ -212,6 +195,11 @@ def _check_weights(model: str, network: Any, report: Mapping[str, Any]) -> None:
             f"{model}: the weights {named} of the checkpoint are left out; config.json has no place for them",
             stacklevel=2,
         )
+
+
+def _named(names: Collection[str]) -> str:
+    first, more = sorted(names)[:3], sorted(names)[3:]
+    return ", ".join(first) + (f" and {len(more)} more" if more else "")
 
 
 def _check_stored_types(model: str, folder: str, network: Any) -> None:
@@ -236,13 +224,11 @@ def _check_stored_types(model: str, folder: str, network: Any) -> None:
 def _layers_behind(names: Sequence[str], network: Any) -> bool:
     """True if weights belong to layers behind the model's last one, other than those that predict further tokens."""
     further = getattr(network.config.get_text_config(), "num_nextn_predict_layers", None) or 0
-    lists: dict[str, int] = {}
-    for name, _ in network.named_parameters():
-        found = _IN_LIST.match(name)
-        if found:
-            lists[found[1]] = max(lists.get(found[1], 0), int(found[2]))
-    places = (_IN_LIST.match(name) for name in names)
-    return any(place and place[1] in lists and int(place[2]) > lists[place[1]] + further for place in places)
+    last: dict[str, int] = {}  # index of the last layer of each list
+    for found in filter(None, (_IN_LIST.match(name) for name, _ in network.named_parameters())):
+        last[found[1]] = max(last.get(found[1], 0), int(found[2]))
+    places = filter(None, map(_IN_LIST.match, names))
+    return any(place[1] in last and int(place[2]) > last[place[1]] + further for place in places)
 
 
 def _check_finite(model: str, network: Any) -> None:

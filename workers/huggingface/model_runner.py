@@ -18,9 +18,8 @@ import torch
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.workers.huggingface.attention import AttentionMetadata, Span, current_step
 from scaffolding_ext.workers.huggingface.block_pool import Block
-from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, LayerVerdict, Work
+from scaffolding_ext.workers.huggingface.engine_request import GREEDY, Ends, EngineRequest, LayerVerdict, Work
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
-from scaffolding_ext.workers.huggingface.sampling import GREEDY
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,9 +32,8 @@ _SHORTEST = 64  # tokens of the class of shortest requests
 def why_not_layer_by_layer(model: PreTrainedModel) -> str | None:
     """Return the reason why a model's layers cannot be called one by one; None if they can."""
     kind = model.config.get_text_config().model_type
-    if kind in _KINDS:
-        return None
-    return f"the worker calls only layers of {', '.join(_KINDS)} one by one, and the model is a {kind}"
+    why_not = f"the worker calls only layers of {', '.join(_KINDS)} one by one, and the model is a {kind}"
+    return None if kind in _KINDS else why_not
 
 
 def token_bytes(network: PreTrainedModel) -> int:
@@ -58,7 +56,7 @@ class _Rows(NamedTuple):
     """Rows of a pass's logits."""
 
     tokens: list[int]  # index in the pass of the token that each row follows
-    scored: list[tuple[Work, int, range]]  # works with wanted logits: the first of their rows, and these positions
+    scored: list[tuple[EngineRequest, int, range]]  # first row of the wanted logits, and positions that they follow
     completed: dict[EngineRequest, int]  # the row with the next token of each request that the pass completes
 
 
@@ -72,11 +70,11 @@ class ModelRunner:
         self._decoder: Any = None if why_not_layer_by_layer(model) else model.base_model
         self._num_layers = model.config.get_text_config().num_hidden_layers
         self._unembed: Any = model.get_output_embeddings()
-        parameters = inspect.signature(model.forward).parameters
-        self._selects_logits = "logits_to_keep" in parameters
-        if self._decoder is None and "position_ids" not in parameters:
+        lacks = {"position_ids", "logits_to_keep"} - inspect.signature(model.forward).parameters.keys()
+        if self._decoder is None and lacks:
             raise ConfigError(
-                f"is of type {model.config.model_type}, whose forward() takes no position_ids: choose another model",
+                f"is of type {model.config.model_type}, whose forward() takes no {' and no '.join(sorted(lacks))}: "
+                "choose another model",
                 "model",
             )
 
@@ -88,24 +86,26 @@ class ModelRunner:
             self.forward([Work(request, 1)])
             self.kv.clear(0)
 
-    def forward(self, works: list[Work]) -> torch.Tensor:
+    def forward(self, works: list[Work]) -> tuple[list[EngineRequest], torch.Tensor]:
         """Compute pending tokens, and read their scores. The works are sorted, decoding requests first.
 
         Returns:
-            Logits of the next token of each completed request, in order: shape (requests, vocabulary), float32.
+            The completed requests that ran through all layers, and the logits of their next tokens: shape (requests,
+            vocabulary), float32.
         """
         num_kv = [work.request.sequence.num_kv for work in works]
         order = np.lexsort((num_kv, [work.num_tokens for work in works]))  # similar lengths together
         works[:] = [works[row] for row in order.tolist()]
         batch = self._prepare(works)
-        left: dict[EngineRequest, torch.Tensor] = {}
         token = current_step.set(batch.step)
         try:
             if self._decoder is not None:
-                batch, hidden, left = self._through_layers(batch)
+                batch, hidden = self._through_layers(batch)
             rows = _rows(batch)
             if self._decoder is None:
-                logits = self._through_model(batch, rows.tokens)
+                wanted = torch.tensor(rows.tokens, dtype=torch.long, device=self._device)
+                given = {"input_ids": batch.ids[None], "position_ids": batch.step.positions[None]}
+                logits = self._model(**given, use_cache=False, logits_to_keep=wanted).logits[0].float()
             else:
                 normed = self._decoder.norm(hidden[0, rows.tokens])
                 logits = self._unembed(normed).float()
@@ -117,48 +117,38 @@ class ModelRunner:
         for request, row in rows.completed.items():
             if request.wants.choices:
                 _note_verdict(request, self._num_layers, logits[row])
-        for work, row, positions in rows.scored:
-            _read_scores(work.request, positions, logits[row : row + len(positions)])
-        if left:
-            done = [work.request for work in works if work.completes]
-            return torch.stack([left[each] if each in left else logits[rows.completed[each]] for each in done])
-        return logits if len(rows.completed) == len(logits) else logits[[*rows.completed.values()]]
+        for request, row, positions in rows.scored:
+            followers = request.sequence.token_ids[positions.start + 1 : positions.stop + 1]
+            targets = torch.tensor(followers, device=logits.device)
+            logprobs = logits[row : row + len(positions)].log_softmax(-1)
+            request.scores += logprobs.gather(-1, targets[:, None])[:, 0].tolist()
+        is_all = len(rows.completed) == len(logits)
+        return [*rows.completed], logits if is_all else logits[[*rows.completed.values()]]
 
-    def _through_model(self, batch: _Pass, tokens: list[int]) -> torch.Tensor:
-        """Call the whole model; return the logits after some tokens, float32."""
-        wanted = torch.tensor(tokens, dtype=torch.long, device=self._device)
-        options = {"logits_to_keep": wanted} if self._selects_logits else {}
-        positions = batch.step.positions[None]
-        output = self._model(input_ids=batch.ids[None], position_ids=positions, use_cache=False, **options)
-        logits: torch.Tensor = output.logits[0]
-        return (logits if self._selects_logits else logits[wanted]).float()
-
-    def _through_layers(self, batch: _Pass) -> tuple[_Pass, torch.Tensor, dict[EngineRequest, torch.Tensor]]:
-        """Call the layers; return the pass of those that finish, its hidden states, and the logits of leavers."""
+    def _through_layers(self, batch: _Pass) -> tuple[_Pass, torch.Tensor]:
+        """Call the layers; return the pass of the requests that do not leave early, and its hidden states."""
         decoder = self._decoder
-        left: dict[EngineRequest, torch.Tensor] = {}
         wants = [work.request.wants for work in batch.works]
         is_read = bool([each for each in wants if each.states or each.verdicts or each.layer_exit])
         hidden = decoder.embed_tokens(batch.ids[None])
         rotations = decoder.rotary_emb(hidden, position_ids=batch.step.positions[None])
         for number, layer in enumerate(decoder.layers, 1):
-            output = layer(hidden, attention_mask=None, position_embeddings=rotations, use_cache=False)
-            hidden = output[0] if isinstance(output, tuple) else output  # a tuple before transformers 4.55
+            hidden = layer(hidden, attention_mask=None, position_embeddings=rotations, use_cache=False)
             leaving = self._read_layer(number, batch, hidden) if is_read and number < self._num_layers else None
             if not leaving:
                 continue
-            left |= leaving
-            stay = [(work, end) for work, end in zip(batch.works, batch.ends, strict=True) if work.request not in left]
+            works = zip(batch.works, batch.ends, strict=True)
+            stay = [(work, end) for work, end in works if work.request not in leaving]
             hidden = hidden[:, [place for work, end in stay for place in range(end - work.num_tokens, end)]]
             if not stay:
-                return batch._replace(works=[], ends=[]), hidden, left
+                return batch._replace(works=[], ends=[]), hidden
             batch = self._prepare([work for work, _ in stay])
             current_step.set(batch.step)
             rotations = decoder.rotary_emb(hidden, position_ids=batch.step.positions[None])
-        return batch, hidden, left
+        return batch, hidden
 
-    def _read_layer(self, number: int, batch: _Pass, hidden: torch.Tensor) -> dict[EngineRequest, torch.Tensor]:
-        """Read the last token of the requests that want this after a layer; return the logits of those that leave."""
+    def _read_layer(self, number: int, batch: _Pass, hidden: torch.Tensor) -> set[EngineRequest]:
+        """Read the last token of the requests that want this after a layer; return those that leave."""
         asked: list[tuple[EngineRequest, int]] = []
         for work, end in zip(batch.works, batch.ends, strict=True):
             wants = work.request.wants
@@ -168,10 +158,10 @@ class ModelRunner:
             if work.completes and (wants.verdicts or may_leave):
                 asked.append((work.request, end - 1))
         if not asked:
-            return {}
+            return set()
         logits = self._unembed(self._decoder.norm(hidden[0, [place for _, place in asked]])).float()
-        verdicts = [_note_verdict(request, number, row) for (request, _), row in zip(asked, logits, strict=True)]
-        return {request: row for (request, _), row, leaves in zip(asked, logits, verdicts, strict=True) if leaves}
+        rows = zip(asked, logits, strict=True)
+        return {request for (request, _), row in rows if _note_verdict(request, number, row)}
 
     def _prepare(self, works: list[Work]) -> _Pass:
         block_len = self.kv.tokens_per_block
@@ -218,19 +208,12 @@ def _rows(batch: _Pass) -> _Rows:
             start = request.sequence.num_kv
             positions = range(max(start, wants.score_from - 1), min(start + work.num_tokens, request.prompt_len - 1))
             if positions:
-                rows.scored.append((work, len(rows.tokens), positions))
+                rows.scored.append((request, len(rows.tokens), positions))
                 rows.tokens.extend(position + end - work.num_tokens - start for position in positions)
         if work.completes:
             rows.completed[request] = len(rows.tokens)
             rows.tokens.append(end - 1)
     return rows
-
-
-def _read_scores(request: EngineRequest, positions: range, logits: torch.Tensor) -> None:
-    """Add the log-probabilities of the tokens that follow some positions of the prompt."""
-    followers = request.sequence.token_ids[positions.start + 1 : positions.stop + 1]
-    targets = torch.tensor(followers, device=logits.device)
-    request.scores += logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0].tolist()
 
 
 def _note_verdict(request: EngineRequest, number: int, logits: torch.Tensor) -> bool:

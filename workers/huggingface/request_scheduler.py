@@ -9,7 +9,6 @@ later recomputes the tokens that the cache has lost.
 from __future__ import annotations
 
 import math
-from itertools import chain
 
 from scaffolding_ext.scheduling import WaitingLine
 from scaffolding_ext.workers.huggingface.block_pool import Block, BlockPool
@@ -42,7 +41,7 @@ class RequestScheduler:
 
     @property
     def idle(self) -> bool:
-        return all(request.paused for request in chain(self._line, self.running))
+        return all(request.paused for request in [*self._line, *self.running])
 
     def add(self, request: EngineRequest) -> None:
         request.number = self._num_come
@@ -75,9 +74,10 @@ class RequestScheduler:
                 place += 1
                 continue
             found = self._find(request)
+            num_to_give = self._pool.num_available - len(self.running)  # each running request will soon need one
             if not all(block.is_computed for block in found):
                 place += 1
-            elif self._pool.num_needed(request.sequence, found) <= self._num_to_give:
+            elif self._pool.num_needed(request.sequence, found) <= num_to_give:
                 self._line.remove(request)
                 self._begin(request, found)
                 to_read[request.urgent] -= request.num_pending
@@ -139,11 +139,6 @@ class RequestScheduler:
             self.num_reused += request.num_reused
         self.running[request], self.reading[request] = Work(request, 1), None
         request.last_step = self._step
-
-    @property
-    def _num_to_give(self) -> int:
-        """Blocks for a new request: all, or all but one per running request, which will soon need it."""
-        return self._pool.num_available - len(self.running) if self.running else self._pool.num_blocks
 
     def _make_room(self, only_paused: bool) -> bool:
         """Preempt a request (or only a paused one) that no caller waits for; return True if there was one."""

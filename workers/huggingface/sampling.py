@@ -6,41 +6,18 @@ neighbours in the batch nor on the chunks in which it is generated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from scaffolding_ext.protocol.task_results import TokenLogprob
-
-if TYPE_CHECKING:
-    import torch
+from scaffolding_ext.workers.huggingface.engine_request import SamplingParams, TokenLogprobs
 
 _SPLITMIX_STEP = np.uint64(0x9E3779B97F4A7C15)
 _NUM_CANDIDATES = 64  # the border of top-k and top-p nearly always lies among this many likeliest tokens
-
-
-Processor = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
-"""Changes logits, shape (1, vocabulary), given the ids so far, shape (1, tokens)."""
-
-
-class SamplingParams(NamedTuple):
-    """Sampling parameters of one request."""
-
-    temperature: float  # 0 is greedy
-    top_k: int  # the k likeliest tokens are kept; 0 keeps all
-    top_p: float  # the smallest set of likeliest tokens with probability p is kept; 1 keeps all
-    seed: int  # any integer; its low 64 bits count
-    min_p: float = 0.0  # tokens of at least this share of the likeliest one's probability are kept; 0 keeps all
-    processors: tuple[Processor, ...] = ()  # change the logits first
-
-
-GREEDY = SamplingParams(0.0, 0, 1.0, 0)
-
-
-TokenLogprobs = dict[int, TokenLogprob]
-"""Log-probabilities of a token and of the likeliest in its place, by id, under the unmodified distribution."""
 
 
 class Sampled(NamedTuple):
@@ -80,8 +57,6 @@ def sample(
         num_logprobs: How many likeliest tokens each row reports, shape (rows,); 0 reports no log-probabilities.
         adjusted: Logits to draw from, after bans and penalties; log-probabilities stay those of `logits`.
     """
-    import torch
-
     unmodified = logits
     logits = logits if adjusted is None else adjusted
     greedy = [p.temperature == 0 for p in params]
@@ -126,8 +101,6 @@ def _keep_likeliest(logits: torch.Tensor, params: list[SamplingParams]) -> torch
     is nearly always so, and sorting the whole vocabulary takes 5 to 60 times as long. Otherwise the whole row is
     sorted. The choice depends only on the row, so a text does not depend on its neighbours.
     """
-    import torch
-
     limited = [row for row, p in enumerate(params) if p.temperature and (p.top_k or p.top_p < 1)]
     if not limited:
         return logits
@@ -155,8 +128,6 @@ def _num_kept(ordered: torch.Tensor, rows: torch.Tensor, params: list[SamplingPa
 
     `ordered` has the largest logits of each row in decreasing order, shape (rows, any); `rows` has all of them.
     """
-    import torch
-
     num_ordered, vocabulary = ordered.shape[-1], rows.shape[-1]
     top_k = torch.tensor([p.top_k or vocabulary for p in params], device=rows.device)[:, None]
     top_p = torch.tensor([p.top_p if p.top_p < 1 else torch.inf for p in params], device=rows.device)[:, None]

@@ -12,9 +12,8 @@ from scaffolding_ext.protocol import GenerationTask, TaskStatus, current_scope
 from scaffolding_ext.protocol.branching import LAYER_EXIT, SIMILARITY_GATE, BranchTask, VerifyTask
 from scaffolding_ext.protocol.tasks import KeepKVTask, ScoreTask
 from scaffolding_ext.request.program import cache_salt_of
-from scaffolding_ext.workers.huggingface.branches import run_reads, verify_branches, write_branches
 from scaffolding_ext.workers.huggingface.model_loading import check_arguments, check_attention, load_model
-from scaffolding_ext.workers.huggingface.request_builder import RequestBuilder
+from scaffolding_ext.workers.huggingface.task_requests import RequestBuilder, run_reads, verify_branches, write_branches
 from scaffolding_ext.workers.shared.sampling_defaults import GreedyWatch
 from scaffolding_ext.workers.shared.streaming import StreamingWorker
 from scaffolding_ext.workers.shared.task_reading import TaskReader

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.protocol.branching import block_score
-from scaffolding_ext.workers.huggingface.block_pool import BlockPool, TokenSequence
+from scaffolding_ext.workers.huggingface.block_pool import BlockPool, BlockPriority, TokenSequence
 from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 
 BLOCK_LEN = 8
@@ -198,7 +198,7 @@ def test_equal_blocks_that_were_computed_side_by_side_are_found_once():
 def test_who_leaves_nothing_behind_leaves_what_it_found():
     """True if it was in the cache before, or its keeper let go of it while the other held it."""
     memory = Memory()
-    memory.pool.free(memory.running(range(2 * BLOCK_LEN)), keep=True, priority=lambda number: 0.5)
+    memory.pool.free(memory.running(range(2 * BLOCK_LEN)), keep=True, priority=BlockPriority(0, 0.5))
     asked = [*range(2 * BLOCK_LEN), 99]
     memory.pool.free(memory.running(asked), keep=False)
     assert memory.num_found(asked) == 2 * BLOCK_LEN
@@ -227,8 +227,8 @@ def test_the_least_recently_used_leave_first_and_from_their_ends():
 def test_an_owner_can_say_what_leaves_first():
     memory = Memory(num_blocks=4)
     worthy, worthless = memory.running([1] * 2 * BLOCK_LEN), memory.running([2] * 2 * BLOCK_LEN)
-    memory.pool.free(worthy, keep=True, priority=lambda number: 1.0 / (number + 1))
-    memory.pool.free(worthless, keep=True, priority=lambda number: 0.2)
+    memory.pool.free(worthy, keep=True, priority=BlockPriority(1, 0.5))
+    memory.pool.free(worthless, keep=True, priority=BlockPriority(0, 0.2))
     memory.begin([8] * 3 * BLOCK_LEN)
     assert memory.num_found([2] * 2 * BLOCK_LEN) == 0
     assert memory.num_found([1] * 2 * BLOCK_LEN) == BLOCK_LEN
@@ -239,7 +239,7 @@ def test_a_plain_request_s_blocks_stay_longer_than_a_branch_s():
     memory = Memory(num_blocks=8, max_cached=4)
     plain, branch = (range(start, start + 2 * BLOCK_LEN) for start in (0, 100))
     memory.pool.free(memory.running(plain), keep=True)
-    memory.pool.free(memory.running(branch), keep=True, priority=lambda number: block_score(0.9, 1))
+    memory.pool.free(memory.running(branch), keep=True, priority=BlockPriority(0, block_score(0.9, 1)))
     memory.pool.free(memory.running(range(200, 200 + 2 * BLOCK_LEN)), keep=True)
     assert memory.num_found(plain) == 2 * BLOCK_LEN
     assert memory.num_found(branch) == 0
@@ -253,7 +253,7 @@ def test_of_2_080_scored_blocks_the_80_lowest_leave_a_cache_of_2_000():
         block_score(score, int(depth)) for score, depth in zip(rng.random(2080), rng.integers(0, 4, 2080), strict=True)
     ]
     for number, omega in enumerate(omegas):
-        memory.pool.free(memory.running([number] * BLOCK_LEN), keep=True, priority=lambda _, omega=omega: omega)
+        memory.pool.free(memory.running([number] * BLOCK_LEN), keep=True, priority=BlockPriority(0, omega))
     left = {number for number in range(2080) if not memory.num_found([number] * BLOCK_LEN)}
     assert left == set(np.argsort(omegas)[:80].tolist())
 

@@ -12,14 +12,13 @@ from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface import worker as module
-from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
+from scaffolding_ext.workers.huggingface.attention import ATTENTION
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
-from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
+from scaffolding_ext.workers.huggingface.engine_request import GREEDY, Ends, EngineRequest
 from scaffolding_ext.workers.huggingface.kv_blocks import kv_limits
 from scaffolding_ext.workers.huggingface.model_loading import load_model
 from scaffolding_ext.workers.huggingface.model_runner import token_bytes
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
-from scaffolding_ext.workers.huggingface.sampling import GREEDY
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"
@@ -34,7 +33,6 @@ LARGE = {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_head
 
 def shaped(context_len, **sizes):
     """A network of which there are only the shapes."""
-    register()
     config = Qwen2Config(vocab_size=512, intermediate_size=64, max_position_embeddings=context_len, **sizes)
     with torch.device("meta"):
         network = AutoModelForCausalLM.from_config(config).eval()
@@ -81,10 +79,10 @@ def test_chains_are_let_in_by_priority_behind_what_others_wait_for():
     pool = BlockPool(64, 32, 0)
     scheduler = RequestScheduler(pool, max_batch_size=1, prefill_chunk=1 << 30)
     late, soon, awaited = (
-        EngineRequest([number] * 9, Ends(4), GREEDY, urgent=urgent, priority=priority)
-        for number, (priority, urgent) in enumerate([(9.0, False), (1.0, False), (50.0, True)])
+        EngineRequest([number] * 9, Ends(4), GREEDY, urgent=urgent)
+        for number, urgent in enumerate([False, False, True])
     )
-    for request in (late, soon, awaited):
+    for request, request.priority in ((late, 9.0), (soon, 1.0), (awaited, 50.0)):
         scheduler.add(request)
     scheduler.admit()
     assert list(scheduler.running) == [awaited, soon]  # one chain has a place

@@ -117,7 +117,7 @@ def test_a_quantisation_that_transformers_does_not_know(
 
 def test_weights_packed_in_half_the_size(folder: Path) -> None:
     edit_weights(folder, LAYER, torch.zeros(96, 144, dtype=torch.uint8))
-    assert "if they are quantised, choose the checkpoint in bfloat16, or serve it" in refusal(folder)
+    assert "if quantised, choose the checkpoint in bfloat16, or serve it" in refusal(folder)
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,11 @@ from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import float32_tolerance
-from scaffolding_ext.workers.huggingface.attention import ATTENTION, register
+from scaffolding_ext.workers.huggingface.attention import ATTENTION
 from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
-from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
+from scaffolding_ext.workers.huggingface.engine_request import GREEDY, Ends, EngineRequest
 from scaffolding_ext.workers.huggingface.kv_blocks import KVLimits
 from scaffolding_ext.workers.huggingface.model_loading import check_attention
-from scaffolding_ext.workers.huggingface.sampling import GREEDY
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"
@@ -111,7 +110,6 @@ def test_bytes_that_are_no_text_do_not_end_the_decoding():
 
 
 def engine_of(model):
-    register()
     model.eval().set_attn_implementation(ATTENTION)
     return ContinuousBatch(
         model,

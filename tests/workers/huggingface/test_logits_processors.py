@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.workers.huggingface.sampling import SamplingParams, sample
+from scaffolding_ext.workers.huggingface.engine_request import SamplingParams
+from scaffolding_ext.workers.huggingface.sampling import sample
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 FOLDER = model_folder("tinylm/draft")

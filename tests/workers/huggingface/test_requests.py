@@ -16,8 +16,7 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.scheduling import LongestPrefix
 from scaffolding_ext.workers.huggingface.block_pool import IDLE
-from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
-from scaffolding_ext.workers.huggingface.sampling import SamplingParams
+from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, SamplingParams
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"

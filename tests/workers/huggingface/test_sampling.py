@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from scaffolding_ext.workers.huggingface.sampling import _SPLITMIX_STEP, SamplingParams, sample, uniforms
+from scaffolding_ext.workers.huggingface.engine_request import SamplingParams
+from scaffolding_ext.workers.huggingface.sampling import _SPLITMIX_STEP, sample, uniforms
 
 GREEDY = SamplingParams(0.0, 0, 1.0, 0)
 NEAR = 1e-4  # float32 may decide otherwise than float64 for numbers closer than this

@@ -3,8 +3,7 @@
 import asyncio
 import threading
 
-from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest
-from scaffolding_ext.workers.huggingface.sampling import GREEDY
+from scaffolding_ext.workers.huggingface.engine_request import GREEDY, Ends, EngineRequest
 from scaffolding_ext.workers.shared.streaming import NEVER
 
 
