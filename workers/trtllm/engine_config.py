@@ -25,7 +25,7 @@ class EngineNeeds(NamedTuple):
         max_num_tokens: Tokens of one step over the whole batch.
         chunked_prefill: True if a prompt may be read over several steps and so exceed `max_num_tokens`. None permits
             it if the engine can.
-        logprobs: Log-probabilities of generated tokens; every engine has them.
+        logprobs: Log-probabilities of generated tokens; every engine has them if it is loaded so.
     """
 
     scores: bool = False

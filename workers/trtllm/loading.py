@@ -20,31 +20,18 @@ _SCORING_FRACTION = 0.8
 _MAX_NUM_TOKENS = 8192  # per step; the default of every release
 
 
-class Share(NamedTuple):
-    """A worker's share of the GPU.
-
-    Attributes:
-        kv_cache_fraction: Share for KV of the memory that is free after loading the model; None is the release's
-            default.
-        enable_block_reuse: If True, requests with a common beginning share KV.
-        serve_logprobs: If True, an engine is loaded so that it reports log-probabilities.
-    """
-
-    kv_cache_fraction: float | None = None
-    enable_block_reuse: bool = True
-    serve_logprobs: bool = True
-
-    @staticmethod
-    def of_arguments(args: Mapping[str, Any]) -> float:
-        """Share of the free memory that a worker with these arguments takes; a loaded `LLM` already has its own."""
-        if not isinstance(args.get("model", ""), str | os.PathLike):
-            return 0.0
-        fraction = kv_fraction(args.get("kv_cache_fraction"), args.get("serve_scores"))
-        return _DEFAULT_FRACTION if fraction is None else fraction
+def memory_share(args: Mapping[str, Any]) -> float:
+    """Share of the free memory that a worker with these arguments takes; a loaded `LLM` already has its own."""
+    if not isinstance(args.get("model", ""), str | os.PathLike):
+        return 0.0
+    return kv_fraction(args.get("kv_cache_fraction"), args.get("serve_scores")) or _DEFAULT_FRACTION
 
 
 def kv_fraction(given: float | None, serve_scores: bool | None) -> float | None:
-    """Share of the free memory for KV; by default less if scores may be served, whose logits need some."""
+    """Share for KV of the memory that is free beside the model; None is the release's default.
+
+    By default it is less if scores may be served, because their logits need some.
+    """
     return _SCORING_FRACTION if given is None and serve_scores is not False else given
 
 
@@ -96,8 +83,10 @@ class LoadedLlm(NamedTuple):
         return known if self.reuses_blocks and self.engine is None else None
 
 
-def load(model: str, tokenizer: Any, needs: EngineNeeds, share: Share, llm_args: Mapping[str, Any]) -> LoadedLlm:
-    """Load a checkpoint, or an engine that meets the needs.
+def load(
+    model: str, tokenizer: Any, needs: EngineNeeds, fraction: float | None, llm_args: Mapping[str, Any]
+) -> LoadedLlm:
+    """Load a checkpoint, or an engine that meets the needs, with a share of the free memory for KV.
 
     Raises:
         ConfigError: The engine lacks something, the release runs no engines, or an argument is invalid.
@@ -117,11 +106,11 @@ def load(model: str, tokenizer: Any, needs: EngineNeeds, share: Share, llm_args:
     make = llm_class(None if engine is None else folder)
     name = tokenizer or model
     found = load_tokenizer(name)
-    arguments = _llm_arguments(engine, needs, share, llm_args)
+    arguments = _llm_arguments(engine, needs, fraction, llm_args)
     _read_in_steps(arguments, needs.max_seq_len, engine, folder)
     llm = make(model=folder, tokenizer=model_folder(name), **arguments)
     try:
-        return _loaded(llm, found, name, engine, needs.max_seq_len, folder, share.enable_block_reuse, is_own=True)
+        return _loaded(llm, found, name, engine, needs.max_seq_len, folder, needs.prefix_sharing, is_own=True)
     except BaseException:
         llm.shutdown()
         raise
@@ -221,21 +210,22 @@ def _model_config(folder: str | None) -> dict[str, Any]:
 
 
 def _llm_arguments(
-    engine: EngineConfig | None, needs: EngineNeeds, share: Share, llm_args: Mapping[str, Any]
+    engine: EngineConfig | None, needs: EngineNeeds, fraction: float | None, llm_args: Mapping[str, Any]
 ) -> dict[str, Any]:
     """All arguments of the LLM except model and tokenizer."""
     arguments = dict(llm_args)
     for name in ("max_seq_len", "max_num_tokens", "max_batch_size"):
         if getattr(needs, name) is not None:
             arguments.setdefault(name, getattr(needs, name))
-    if engine is not None and share.serve_logprobs:
+    if engine is not None and needs.logprobs:
         arguments.setdefault("gather_generation_logits", True)  # otherwise log-probabilities are refused
-    arguments["kv_cache_config"] = _kv_cache_config(share, arguments.get("kv_cache_config") or {})
+    given = arguments.get("kv_cache_config") or {}
+    arguments["kv_cache_config"] = _kv_cache_config(needs.prefix_sharing, fraction, given)
     return arguments
 
 
-def _kv_cache_config(share: Share, given: Any) -> Any:
-    """TensorRT-LLM's `KvCacheConfig` with the share and all other given fields (dtype, host_cache_size, ...)."""
+def _kv_cache_config(reuses_blocks: bool, fraction: float | None, given: Any) -> Any:
+    """TensorRT-LLM's `KvCacheConfig` with all other given fields (dtype, host_cache_size, ...)."""
     from tensorrt_llm.llmapi import KvCacheConfig
 
     key = "llm_args.kv_cache_config"
@@ -244,9 +234,9 @@ def _kv_cache_config(share: Share, given: Any) -> Any:
     for name, own in (("enable_block_reuse",) * 2, ("free_gpu_memory_fraction", "kv_cache_fraction")):
         if name in given:
             raise ConfigError(f"has {name}, which the worker sets from its argument {own}: set {own} instead", key)
-    ours: dict[str, Any] = {"enable_block_reuse": share.enable_block_reuse}
-    if share.kv_cache_fraction is not None:
-        ours["free_gpu_memory_fraction"] = share.kv_cache_fraction
+    ours: dict[str, Any] = {"enable_block_reuse": reuses_blocks}
+    if fraction is not None:
+        ours["free_gpu_memory_fraction"] = fraction
     try:
         return KvCacheConfig(**given, **ours)
     except (TypeError, ValueError) as error:

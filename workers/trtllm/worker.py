@@ -28,7 +28,7 @@ from scaffolding_ext.workers.trtllm.arguments import MAX_LOGPROBS, NO_ORDER, bra
 from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.client import LlmClient
 from scaffolding_ext.workers.trtllm.engine_config import EngineNeeds
-from scaffolding_ext.workers.trtllm.loading import Share, adopt, kv_fraction, load, why_no_model
+from scaffolding_ext.workers.trtllm.loading import adopt, kv_fraction, load, memory_share, why_no_model
 from scaffolding_ext.workers.trtllm.release import why_not_installed
 from scaffolding_ext.workers.trtllm.scores import check_verdicts
 
@@ -122,9 +122,10 @@ class TRTLLMWorker(StreamingWorker):
                 max_num_tokens=max_num_tokens,
                 max_batch_size=max_batch_size,
                 chunked_prefill=own_args.get("enable_chunked_prefill"),
+                logprobs=serve_logprobs,
             )
-            share = Share(kv_fraction(kv_cache_fraction, serve_scores), enable_block_reuse, serve_logprobs)
-            self._loaded = load(os.fspath(model), tokenizer, needs, share, own_args)
+            fraction = kv_fraction(kv_cache_fraction, serve_scores)
+            self._loaded = load(os.fspath(model), tokenizer, needs, fraction, own_args)
         else:
             for key, value in (("kv_cache_fraction", kv_cache_fraction), ("llm_args", llm_args)):
                 if value is not None:
@@ -251,7 +252,7 @@ class TRTLLMWorker(StreamingWorker):
         return [*why_not_installed(), *(reason for name in folders if (reason := why_no_model(name)))]
 
     engine_needs = staticmethod(EngineNeeds.of_arguments)
-    memory_share = staticmethod(Share.of_arguments)
+    memory_share = staticmethod(memory_share)
     task_handlers: ClassVar[dict[type[Any], TaskHandler]] = {
         **StreamingWorker.task_handlers,
         ScoreTask: _score,
