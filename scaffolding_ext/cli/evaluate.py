@@ -145,16 +145,17 @@ def evaluate(
     tally = run.tally
     if as_json:
         click.echo(json.dumps(document))
-    else:
+    elif tally.num_samples:
         name, budget = Path(source).stem.rpartition(":")[2], document.get("budget")
         click.echo("\n".join(eval_lines(name, summary, tally.first_error, budget, folder, document.get("until"))))
     if run.num_left:
-        kept = "" if folder is None else f" ({folder})"
         waited = f"{config.evaluation.outage_seconds:g} s"
-        _say(f"The server did not come back within {waited}: {run.num_left} requests left, go on with --resume{kept}.")
+        more = f"go on with --resume ({folder})" if folder is not None and tally.num_samples else "run it again"
+        _say(f"The server did not come back within {waited}: {run.num_left} requests left, {more}.")
         ctx.exit(1)
     if stopped_by is not None:
-        kept = "none are saved" if folder is None else f"to continue, give the same command with --resume ({folder})"
+        is_kept = folder is not None and tally.num_samples
+        kept = f"to continue, give the same command with --resume ({folder})" if is_kept else "none are saved"
         _say(f"Interrupted after {tally.num_samples:,} requests of {run.described}; {kept}.")
         ctx.exit(SIGNAL_EXIT + stopped_by)
     num_failed = tally.num_failed

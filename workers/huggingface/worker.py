@@ -160,6 +160,10 @@ class HuggingFaceWorker(StreamingWorker):
     def metrics(self) -> EngineMetrics:
         return self._engine.metrics
 
+    @property
+    def num_written(self) -> int:
+        return self.metrics.num_decoded
+
     def shutdown(self) -> None:
         """Stop the engine; tasks in flight fail with an EngineError."""
         self._engine.shutdown()

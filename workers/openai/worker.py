@@ -251,6 +251,11 @@ class OpenAIWorker(StreamingWorker):
         """Requests in flight or waiting, and open streams."""
         return self._connection.num_tasks
 
+    @property
+    def num_written(self) -> int:
+        """Tokens of all answers so far, including open streams."""
+        return self._connection.num_decoded
+
     async def is_up(self) -> bool:
         """Return True if the server generates a token, or refuses to; some list their models without an engine."""
         task = GenerationTask(input_str="1", max_tokens=1)

@@ -63,11 +63,7 @@ def eval_lines(
     )
     lines.append(f"decoded tokens a {each}: {_amount(summary.mean_decoded_tokens)}{discarded}")
     lines += [] if summary.drawn is None else [drawn_line(summary.drawn, summary.mean_decoded_tokens or 0.0)]
-    rate = None if summary.jobs is None else summary.jobs["an_hour"]
-    lines.append(
-        f"seconds a {each}: {_amount(summary.mean_seconds)}"
-        + ("" if rate is None else f"; {amount(rate)} {each}s an hour")
-    )
+    lines.append(f"seconds a {each}: {_amount(summary.mean_seconds)}")
     for section in summary.sections.values():
         coins = section.get("decided_by_coin")
         if coins is not None and coins.num:  # without a calibration, the rate only looks perfect

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,18 +16,27 @@ from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.run_stats import RunStats
 
 _NUM_LINES = 10
+_BEAT_SECONDS = 10.0
 
 
 @contextmanager
 def progress_shown(
-    total: int, tally: RunStats, clock: Callable[[], float] = time.monotonic, *, in_tokens: bool = False
+    total: int,
+    tally: RunStats,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    in_tokens: bool = False,
+    num_written: Callable[[], int] = lambda: 0,
 ) -> Iterator[Callable[[Record], None]]:
     """Show the progress of a run on standard error: a bar on a terminal, otherwise about ten plain lines.
+
+    While no request ends, a line every ten seconds says if tokens come.
 
     Args:
         total: All requests of the run, or the tokens that it may decode.
         tally: Must count each record before the yielded function is called with it.
         in_tokens: Show progress in decoded tokens instead of requests.
+        num_written: Tokens so far, those of unfinished requests included.
     """
     console = Console(stderr=True)
     step = max(1, total // _NUM_LINES)
@@ -47,8 +57,11 @@ def progress_shown(
             unit = " tokens" if in_tokens else ""
             click.echo(f"{done} of {total}{unit} done, {figures(tally)}{ending}", err=True)
 
+    earlier = tally.tokens["decoded"]  # of a run that goes on
+    beat = Heartbeat(lambda: tally.num_samples, lambda: max(earlier + num_written(), tally.tokens["decoded"]), clock)
     if not console.is_terminal:
-        yield show_line
+        with _beating(beat, lambda told: click.echo(f"{num_done()} of {total} done, {told}", err=True)):
+            yield show_line
         return
     columns = BarColumn(), MofNCompleteColumn(), "{task.description}", TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as progress:
@@ -57,7 +70,56 @@ def progress_shown(
         def advance(record: Record) -> None:
             progress.update(bar, completed=num_done(), description=figures(tally))
 
-        yield advance
+        with _beating(beat, lambda told: progress.update(bar, description=told)):
+            yield advance
+
+
+class Heartbeat:
+    """Tells what has come since the last beat, if no request has ended in the meantime.
+
+    Args:
+        num_ended: Requests that have ended.
+        num_written: Tokens so far.
+    """
+
+    def __init__(
+        self, num_ended: Callable[[], int], num_written: Callable[[], int], clock: Callable[[], float]
+    ) -> None:
+        self._num_ended, self._num_written, self._clock = num_ended, num_written, clock
+        self._last = num_ended(), num_written(), clock()  # when something came
+
+    def beat(self) -> str | None:
+        """Return the line to show; None if a request has ended since the last beat."""
+        ended, written, since = self._last
+        now = self._num_ended(), self._num_written(), self._clock()
+        seconds = now[2] - since
+        if now[:2] != (ended, written):
+            self._last = now
+        if now[0] != ended:
+            return None
+        if now[1] == written:
+            return f"nothing has come for {seconds:.0f} s (a server sends whole answers at their end)"
+        return f"{now[1]:,} tokens so far, {(now[1] - written) / seconds:,.0f} a second"
+
+
+@contextmanager
+def _beating(heartbeat: Heartbeat, show: Callable[[str], object]) -> Iterator[None]:
+    """Show each beat while the block runs."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(_BEAT_SECONDS):
+            told = heartbeat.beat()
+            if told is not None:
+                show(told)
+
+    thread = threading.Thread(target=run, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def figures(tally: RunStats) -> str:

@@ -84,6 +84,9 @@ class RayEngine:
         assert self._last_error is not None
         return failed_record(job, self._last_error)
 
+    def num_written(self) -> int:
+        return 0  # asking the actors would cost them time
+
     async def is_up(self) -> bool:
         """Ask one actor for the servers, which all of them share."""
         actor = next(iter(self._num_jobs), None)

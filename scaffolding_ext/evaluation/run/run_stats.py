@@ -32,7 +32,6 @@ _COLUMNS = np.dtype(
         ("decoded", "<i4"),
         ("computed", "<i4"),
         ("seconds", "<f8"),
-        ("ended_at", "<f8"),
         ("is_wanted", "u1"),  # within some seconds
         ("is_in_time", "u1"),
     ]
@@ -127,7 +126,6 @@ class RunStats:
             total["decoded"],
             total["decoded"] + total["prefilled"],
             seconds["total"],
-            seconds.get("ended_at", math.nan),
             "within" in seconds,
             record.error is None and seconds["total"] <= seconds.get("within", -math.inf),
         )

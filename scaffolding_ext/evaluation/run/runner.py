@@ -49,6 +49,9 @@ class Engine(Protocol):
     async def is_up(self) -> bool:
         """Return True if all of the stack's servers answer, as far as its workers can tell."""
 
+    def num_written(self) -> int:
+        """Return the tokens that its workers have written so far, as far as they tell."""
+
 
 class LocalEngine:
     """Runs jobs on a stack in this process.
@@ -128,6 +131,9 @@ class LocalEngine:
             audit=None if audited is None else await self._audit(audited, scored, sample),
             samples=await self._samples(published, sample) if self._llm.keep_samples and output is not None else None,
         )
+
+    def num_written(self) -> int:
+        return sum(getattr(worker, "num_written", 0) for worker in workers_within(self._llm.workers.values()))
 
     async def is_up(self) -> bool:
         asks = [worker.is_up for worker in workers_within(self._llm.workers.values()) if hasattr(worker, "is_up")]

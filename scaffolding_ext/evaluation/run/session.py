@@ -246,7 +246,7 @@ class Session:
             engine = stack.enter_context(engine_of(self.config))
             outage = Outage(settings.outage_seconds, say, engine.is_up, interrupts.is_stopped)
             in_tokens = settings.total_tokens is not None
-            shown = progress_shown(total, self.tally, in_tokens=in_tokens)
+            shown = progress_shown(total, self.tally, in_tokens=in_tokens, num_written=engine.num_written)
             heard.append(stack.enter_context(shown))
             if self._folder is not None:
                 write_text(self._folder / CONFIG, self.config.to_yaml())

@@ -183,8 +183,7 @@ class Summary:
             server tells no cached tokens.
         exit_reasons: Samples by exit reason; those without one count under `"unknown"`.
         jobs: `num`, and of each job (a request, including failed ones) `mean`, `p50` and `p95` of its decoded `tokens`
-            and of its `seconds`; `an_hour` is the rate over the time in which any of them ran, without pauses between
-            sessions. None without samples, and `an_hour` None in records of older runs.
+            and of its `seconds`. None without samples.
         sections: Published by controllers, by section and name; see `request.figures`.
         calibration_tokens: Tokens of the stack's calibrations before the run: decoded, prefilled and reused. No other
             figure includes them. None without a calibration, or if its file has no cost.
@@ -428,19 +427,8 @@ def _repeats_of(tally: RunStats, columns: Mapping[str, Column]) -> Repeats:
 
 
 def _job_figures(columns: Mapping[str, Column]) -> dict[str, Any]:
-    tokens, seconds, ends = (columns[name] for name in ("decoded", "seconds", "ended_at"))
-    figures: dict[str, Any] = {"num": len(ends)}
-    busy = _busy_seconds(ends - seconds, ends)
-    figures["an_hour"] = 3600 * len(ends) / busy if busy > 0 else None
-    for name, values in (("tokens", tokens), ("seconds", seconds)):
+    figures: dict[str, Any] = {"num": len(columns["decoded"])}
+    for name, values in (("tokens", columns["decoded"]), ("seconds", columns["seconds"])):
         p50, p95 = np.quantile(values, (0.5, 0.95))
         figures[name] = {"mean": float(values.mean()), "p50": float(p50), "p95": float(p95)}
     return figures
-
-
-def _busy_seconds(begins: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> float:
-    """Return the time during which at least one job ran; nan if a job has no times."""
-    order = np.argsort(begins)
-    begins, ends = begins[order], np.maximum.accumulate(ends[order])
-    seen = np.concatenate((begins[:1], ends[:-1]))  # time is counted up to here
-    return float(np.maximum(0.0, ends - np.maximum(begins, seen)).sum())

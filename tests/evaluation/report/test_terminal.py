@@ -86,7 +86,6 @@ def test_a_summary_counts_and_averages_failed_samples_included() -> None:
         errors={"TaskError": 1},
         jobs={
             "num": 6,
-            "an_hour": None,  # these records do not say when they ended
             "tokens": {"mean": 42.0, "p50": 35.0, "p95": pytest.approx(86.5)},
             "seconds": {"mean": 3.0, "p50": 2.0, "p95": pytest.approx(5.5)},
         },

@@ -143,6 +143,7 @@ def test_eval_stops_with_what_is_left_and_goes_on(tmp_path: Path, monkeypatch: p
         stopped = CliRunner().invoke(main, [*arguments, "--set", "evaluation.outage_seconds=0.05"])
         assert stopped.exit_code == 1
         assert "waiting up to 0.05 s" in stopped.stderr
+        assert "right" in stopped.stdout
         done = read_records(tmp_path / "run" / "samples.jsonl")
         assert f"{6 - len(done)} requests left, go on with --resume" in stopped.stderr
         assert all(record.error is None for record in done)
@@ -150,6 +151,25 @@ def test_eval_stops_with_what_is_left_and_goes_on(tmp_path: Path, monkeypatch: p
         again = CliRunner().invoke(main, [*arguments, "--resume"])
     assert again.exit_code == 0, again.output
     assert len(read_records(tmp_path / "run" / "samples.jsonl")) == 6
+
+
+def test_a_run_without_any_answer_says_that_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openai")
+    from scaffolding_ext.testing import ScriptedWorker
+    from tests.servers.openai_server import OpenAIServer
+
+    monkeypatch.setattr(module, "_PAUSE_SECONDS", 0.001)
+    (tmp_path / "q.jsonl").write_text('{"question": "1?", "answer": "1"}\n')
+    with OpenAIServer(ScriptedWorker("1"), "m", flavor="openai", fault=lambda *_: "reset") as server:
+        worker = {"base_url": server.url, "model": "m", "flavor": "openai", "endpoint": "chat", "max_retries": 0}
+        arguments = ["eval", "--config", "configs:native", "--dataset", str(tmp_path / "q.jsonl")]
+        arguments += ["--set", "workers.generation.type=OpenAIWorker"]
+        arguments += ["--set", f"workers.generation.args={json.dumps(worker)}"]
+        arguments += ["--output_path", str(tmp_path / "run"), "--set", "evaluation.outage_seconds=0.05"]
+        stopped = CliRunner().invoke(main, arguments)
+    assert (stopped.exit_code, stopped.stdout) == (1, "")
+    assert "1 requests left, run it again" in stopped.stderr
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

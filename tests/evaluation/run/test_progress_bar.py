@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+
 import pytest
 
-from scaffolding_ext.evaluation.run.progress_bar import progress_shown
+from scaffolding_ext.evaluation.run import progress_bar
+from scaffolding_ext.evaluation.run.progress_bar import Heartbeat, progress_shown
 from scaffolding_ext.evaluation.run.records import Record, RecordError
 from scaffolding_ext.evaluation.run.run_stats import RunStats
 from scaffolding_ext.testing import FakeClock
@@ -67,3 +71,36 @@ def test_a_budget_is_shown_in_tokens(capsys: pytest.CaptureFixture[str]) -> None
         "340 of 1000 tokens done, 66.7% right, 340 tokens, 0 failed, 0:00:06 left",
         "1040 of 1000 tokens done, 60.0% right, 1,040 tokens, 0 failed",
     ]
+
+
+def test_a_beat_says_if_tokens_come_while_no_request_ends() -> None:
+    clock, seen = FakeClock(), {"ended": 0, "written": 100}
+    heartbeat = Heartbeat(lambda: seen["ended"], lambda: seen["written"], clock)
+
+    def beat(**more: int) -> str | None:
+        clock.advance(10.0)
+        seen.update(more)
+        return heartbeat.beat()
+
+    assert beat() == "nothing has come for 10 s (a server sends whole answers at their end)"
+    assert beat() == "nothing has come for 20 s (a server sends whole answers at their end)"
+    assert beat(written=3100) == "3,100 tokens so far, 100 a second"
+    assert beat(written=4100) == "4,100 tokens so far, 100 a second"
+    assert beat(ended=1) is None
+    assert beat() == "nothing has come for 10 s (a server sends whole answers at their end)"
+
+
+def test_beats_are_shown_while_a_run_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_bar, "_BEAT_SECONDS", 0.001)
+    clock, num, asked = itertools.count(1.0), itertools.count(7), threading.Event()
+
+    def num_written() -> int:
+        if (written := next(num)) > 20:
+            asked.set()
+        return written
+
+    with progress_shown(20, RunStats(), lambda: next(clock), num_written=num_written):
+        assert asked.wait(60)
+    assert "0 of 20 done, 8 tokens so far, 1 a second" in capsys.readouterr().err
