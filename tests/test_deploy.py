@@ -54,6 +54,12 @@ def test_trtllm_serve_reads_a_long_chain_in_steps() -> None:
     assert "`trtllm-serve MODEL --port 8000 --enable_chunked_prefill`" in page
 
 
+def test_the_image_on_tensorrt_llm_has_what_its_scaffolding_imports() -> None:
+    """1.2 imports `mcp` without requiring it; without it, stand-ins replace upstream's classes."""
+    steps = (DEPLOY.parent / "docker" / "Dockerfile.tensorrt_llm").read_text(encoding="utf-8")
+    assert 'pip install --constraint /held.txt ".[serve,openai,trtllm]"' in steps
+
+
 def test_every_service_has_a_health_check() -> None:
     assert all("healthcheck" in service for service in compose()["services"].values())
     for name in ("engine", "scaffolding"):

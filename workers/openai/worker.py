@@ -140,8 +140,8 @@ class OpenAIWorker(StreamingWorker):
         timeout_seconds: Seconds of silence after which an attempt fails.
         start_seconds: Maximum seconds for all of the constructor's requests.
         deadline_seconds: Maximum seconds per request over all attempts.
-        prioritize: If True, the server is told which tasks others wait for. A vLLM or SGLang server must schedule by
-            priority, see `docs/servers.md`.
+        prioritize: If True, the server is told which tasks others wait for. It must schedule by priority, see
+            `docs/servers.md`; one that refuses a priority at the start is sent none, with a warning.
 
     Raises:
         MissingDependencyError: openai is not installed.
