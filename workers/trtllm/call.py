@@ -113,7 +113,7 @@ class Call(Stream):
         self._prompt_len = prompt_len
         self._timeout = timeout
         self._is_piece = is_piece
-        self._num_fed = 0
+        self._num_fed = self._awaited = 0
         self._stops = stops
         self._stop_end: int | None = None  # tokens up to the one that completes a stop string
         self._started = 0.0
@@ -166,6 +166,7 @@ class Call(Stream):
     async def _wait(self, num_tokens: int) -> Answer:
         if self.result is None and not self.ended:
             self._start()
+        self._awaited = num_tokens
         try:
             while not self.ended and self._num_tokens < num_tokens:
                 self._moved.clear()
@@ -251,22 +252,22 @@ class Call(Stream):
     async def _take_in(self) -> None:
         try:
             async for _ in self.result:
-                num_new = self._num_tokens - self._num_fed
-                self._num_fed = self._num_tokens
+                num_new, self._num_fed = self._num_tokens - self._num_fed, self._num_tokens
                 if self._stops is not None and num_new > 0:
                     self._stop_end = self._stops.feed(self.output.token_ids, num_new)
-                if self._first_token_at is None and self._num_tokens:
+                if self._first_token_at is None and self._num_fed:
                     self._first_token_at = asyncio.get_running_loop().time()
                 if self._stop_end is not None:
                     if not self.result.finished:
                         self._stop_engine()
                     break
-                may_go_on = self._is_piece or self._num_tokens < self._may_run_to
+                may_go_on = self._is_piece or self._num_fed < self._may_run_to
                 if not may_go_on and not self.result.finished:
                     self._given_up = True
                     self._stop_engine()
                     break
-                self._moved.set()
+                if self._num_fed >= self._awaited:  # its reader is not woken for each token
+                    self._moved.set()
         except Exception as error:  # an engine error of one request
             self._end(EngineError(f"TensorRT-LLM failed a request: {type(error).__name__}: {error}"), error)
         else:
