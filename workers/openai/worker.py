@@ -282,7 +282,7 @@ class OpenAIWorker(StreamingWorker):
         handlers = {kind: served[kind] for kind in served if kind.__name__ not in unserved}
         self.task_handlers = handlers  # type: ignore[misc]  # looked up on the instance, see `BaseWorker`
         for name, reason in self.refused.items():
-            _log.info("%s is not served by %s: %s", name, self._connection.base_url, reason)
+            _log.debug("%s is not served by %s: %s", name, self._connection.base_url, reason)
 
     def chat_tokenizer(self) -> Any:
         return None if self._path == "chat" else load_tokenizer(self._bodies.tokenizer_name)

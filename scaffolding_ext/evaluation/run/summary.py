@@ -177,6 +177,7 @@ class Summary:
         mean_tokens_by_purpose: Decoded, prefilled and reused tokens per sample, by purpose.
         num_unmetered_tasks: Tasks without token counts; if it is not 0, the token figures are too low.
         num_unknown_reuse_tasks: Tasks whose server tells no cached tokens.
+        is_priced: True if prices were given.
         mean_seconds: Wall-clock time per sample, from submission to its end.
         mean_seconds_by_phase: Seconds per sample that waited for the tasks of each purpose.
         cost: `total` and `per_sample`, in the currency of the prices; None without prices, or if prompts have one and a
@@ -223,6 +224,7 @@ class Summary:
     undetermined: tuple[Undetermined, ...] = ()
     lateness: Lateness | None = None
     num_unknown_reuse_tasks: int = 0
+    is_priced: bool = False
     drawn: Drawn | None = None
     num_equal_votes: int = 0
 
@@ -241,11 +243,10 @@ class Summary:
     def warnings(self) -> list[str]:
         """Hints for the user about wasted tokens, and missing or incomparable answers."""
         found = []
-        if self.num_unknown_reuse_tasks:
+        if self.is_priced and self.cost is None:
             found.append(
-                f"the server of {self.num_unknown_reuse_tasks} tasks tells no cached tokens, so computed tokens and "
-                "costs of prompts are not reported: start vLLM with --enable-prompt-tokens-details, SGLang with "
-                "--enable-cache-report (docs/servers.md)"
+                f"the server of {self.num_unknown_reuse_tasks} tasks tells no cached tokens, so the cost is not known: "
+                "give a price of decoded tokens only, or see docs/servers.md"
             )
         if self.discarded_share > _MOST_DISCARDED:
             found.append(
@@ -322,8 +323,8 @@ def summary_of(
     columns = tally.columns()
     num_of = dict(zip(OUTCOMES, np.bincount(columns["outcome"].astype(int), minlength=len(OUTCOMES)), strict=True))
     knows_reuse = not tally.num_unknown_reuse_tasks
-    is_priced = bool(price) and (knows_reuse or set(price or ()) == {"decoded"})
-    cost = sum(tally.tokens[name] * each for name, each in (price or {}).items()) / _PRICED if is_priced else None
+    is_known = bool(price) and (knows_reuse or set(price or ()) == {"decoded"})
+    cost = sum(tally.tokens[name] * each for name, each in (price or {}).items()) / _PRICED if is_known else None
     seconds = float(columns["seconds"].sum())
 
     def mean(total: float) -> float | None:
@@ -362,6 +363,7 @@ def summary_of(
         undetermined=tuple(tally.undetermined),
         lateness=_lateness(columns),
         num_unknown_reuse_tasks=tally.num_unknown_reuse_tasks,
+        is_priced=bool(price),
         drawn=_drawn(tally, most_answers),
         num_equal_votes=tally.num_with_event["equal_samples"],
     )

@@ -106,6 +106,8 @@ def test_figures_of_computed_tokens_are_not_reported_then(model):
     assert (summary.num_unknown_reuse_tasks, summary.mean_computed_tokens, summary.cost) == (2, None, None)
     assert summary.mean_decoded_tokens == 4
     assert any("tells no cached tokens" in warning for warning in summary.warnings)
+    for price in ({"decoded": 2.0}, None):  # nothing is missing that somebody asked for
+        assert not any("cached tokens" in warning for warning in summarize(records, price=price).warnings)
     assert summarize(records, price={"decoded": 2.0}).cost is not None
     with OpenAIServer(model, MODEL) as server:
         told = summarize(records_of(server), price=prices)
