@@ -259,12 +259,12 @@ def tune(
     written = output_path if found.keeps_promise else None
     if written is not None:
         write_text(written, found.stack().to_yaml())
-    if report_path is not None:
-        write_text(report_path, found.page())
     if as_json:
         click.echo(json.dumps(found.document()))
     else:
         _say(found.lines())
+    if report_path is not None:
+        write_text(report_path, found.page())
     _say_written(as_json, written, report_path)
     _say_edits(as_json, written, found.stack())
     if not found.keeps_promise:

@@ -9,13 +9,14 @@ matplotlib, of the extra `plots`, is imported when the first picture is drawn.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from scaffolding_ext.errors import MissingDependencyError
+from scaffolding_ext.errors import MissingDependencyError, install_command
 from scaffolding_ext.stats.intervals import Estimate
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8B6508", "#555555")  # Okabe and Ito's
@@ -38,6 +39,11 @@ STYLE: Any = {
 RING = "ring: the default"
 GREEDY = "greedy"  # ending of the names of greedy methods
 NEAR_ZERO = 0.5  # an axis starts at zero if its smallest value is below this share of the largest
+
+
+def charts_need() -> str | None:
+    """Return the command that installs matplotlib; None if it is there."""
+    return None if importlib.util.find_spec("matplotlib") else install_command("plots")
 
 
 @contextmanager

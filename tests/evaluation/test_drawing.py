@@ -80,7 +80,9 @@ def legend_of(figure: Any) -> list[str]:
     return [text.get_text() for legend in legends for text in legend.get_texts()]
 
 
-def test_a_tuning_is_drawn_in_the_style(drawn: list[Any], style_faults: Faults) -> None:
+def test_a_tuning_is_drawn_in_the_style_if_matplotlib_is_there(
+    drawn: list[Any], style_faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(0)
     questions = [
         LoggedQuestion(str(number), "7", [LoggedSample(str(rng.integers(5, 8)), tokens=50 + n) for n in range(6)])
@@ -94,3 +96,7 @@ def test_a_tuning_is_drawn_in_the_style(drawn: list[Any], style_faults: Faults) 
     (figure,) = drawn
     assert style_faults(figure) == []
     assert {"their frontier", "all 6 samples", "chosen"} <= set(legend_of(figure))
+    monkeypatch.setattr("scaffolding_ext.evaluation.tune.tuned.charts_need", lambda: "pip install it")
+    page = found.page()
+    assert "data:image/png" not in page
+    assert "Charts need matplotlib: pip install it" in page

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from scaffolding_ext.documents import write_text
-from scaffolding_ext.errors import install_command
 from scaffolding_ext.evaluation.compare.compared import Compared, PairedSample
 from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, FinishedRun
 from scaffolding_ext.evaluation.compare.paired import Point
-from scaffolding_ext.evaluation.drawing import COLOURS, drawing, point
+from scaffolding_ext.evaluation.drawing import COLOURS, charts_need, drawing, point
 from scaffolding_ext.evaluation.report import terminal as tables
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.web_page import data_uri, render_page
@@ -58,15 +56,15 @@ def write_report(path: str | os.PathLike[str], compared: Compared, samples: Sequ
 
 def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
     runs = compared.runs
-    has_charts = importlib.util.find_spec("matplotlib") is not None
+    needed = charts_need()
     reasons = [tables.exit_shares(run) for run in runs]
     return render_page(
         "report.html",
         runs=[{"name": run.name, "color": color_of(number), "summary": run.summary} for number, run in enumerate(runs)],
         compared=compared,
         tables=tables,
-        frontier=frontier_chart(compared.points) if has_charts else None,
-        charts_need=None if has_charts else install_command("plots"),
+        frontier=None if needed else frontier_chart(compared.points),
+        charts_need=needed,
         purposes=_purposes(runs),
         purpose_colors=PURPOSE_COLORS,
         sections=_sections(runs),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from scaffolding_ext.evaluation.drawing import COLOURS, bars_of, below, drawing
+from scaffolding_ext.evaluation.drawing import COLOURS, bars_of, below, charts_need, drawing
 from scaffolding_ext.evaluation.tune.choose import (
     LEAST_QUESTIONS,
     Goal,
@@ -143,11 +143,8 @@ class Tuned:
         }
 
     def page(self) -> str:
-        """Render one self-contained HTML page: the table, and the frontier of all settings.
-
-        Raises:
-            MissingDependencyError: matplotlib is not installed.
-        """
+        """Render one self-contained HTML page: the table, and the frontier of all settings."""
+        needed = charts_need()
         return render_page(
             "tuned.html",
             sentence=self.sentence,
@@ -155,7 +152,8 @@ class Tuned:
             notes=remarks_on(self.plays),
             cost=COSTS[self.plays.cost],
             measure=self.plays.recording.measure,
-            image=data_uri(self._picture()),
+            image=None if needed else data_uri(self._picture()),
+            charts_need=needed,
             rows=[_line(row) for row in self.rows],
             frontier=[_line(row) for row in self.frontier],
         )
