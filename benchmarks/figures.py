@@ -36,6 +36,7 @@ RECORDED = (
     "studies.autotts",
     "studies.deadlines",
     "studies.real",
+    "studies.at_once",
     "studies.few_questions",
     "studies.promises",
     "studies.until",
@@ -86,6 +87,7 @@ STUDIES: Mapping[str, Study] = {
         f"weighted_{part}": Study(f"studies.weighted_stops --part {part}", minutes, (("--data", ""),))
         for part, minutes in (("lengths", 4), ("asked", 2))
     },
+    "at_once": Study("studies.at_once", 5, (("--data", ""),)),
     "promises": Study("studies.promises", 3, (("--data", ""),)),
     "answers": Study(
         "studies.answers",

@@ -67,6 +67,7 @@ SLOW = (
     "studies.demo",
     "studies.few_questions",
     "studies.promises",
+    "studies.at_once",
     "studies.real",
     "studies.peers",
     "engines.huggingface_soak",

@@ -143,9 +143,14 @@ def cross_fitted(found: Candidates, goal: Goal, rng: np.random.Generator) -> tup
     return folds, chosen
 
 
-def chosen(plays: Replay, goal: Goal) -> Setting | None:
+def chosen(
+    plays: Replay,
+    goal: Goal,
+    lists: Mapping[str, Sequence[Setting]] | None = None,
+    time_share: float | None = None,
+) -> Setting | None:
     """Return the choice on all questions; None if no setting is allowed."""
-    settings, found = candidates_of(plays, plays.lists)
+    settings, found = candidates_of(plays, plays.lists if lists is None else lists, time_share)
     index = goal.chosen(found, np.ones(len(found.sizes)), plays.rng(1))
     return None if index is None else settings[index]
 
@@ -180,14 +185,24 @@ def stability(plays: Replay, goal: Goal, setting: Setting) -> Stability:
         index = goal.chosen(found, weights, rng)
         again = plays.all_samples if index is None else settings[index]
         same += again is setting
-        costs.append(float(plays.played[again].costs[plays.cost].sum() / plays.full.costs[plays.cost].sum()))
+        costs.append(float(plays.cost_of(plays.played[again]).sum() / plays.cost_of(plays.full).sum()))
     least, most = np.quantile(costs, [0.05, 0.95]).tolist()
     return Stability(same / _NUM_REPEATS, least, most)
 
 
-def cross_validated(plays: Replay, goal: Goal, lists: Mapping[str, Sequence[Setting]] | None = None) -> ReplayResult:
-    """Play the choice on questions that had no part in it, by cross-fitting over groups."""
-    settings, found = candidates_of(plays, plays.lists if lists is None else lists)
+def cross_validated(
+    plays: Replay,
+    goal: Goal,
+    lists: Mapping[str, Sequence[Setting]] | None = None,
+    time_share: float | None = None,
+) -> ReplayResult:
+    """Play the choice on questions that had no part in it, by cross-fitting over groups.
+
+    Args:
+        lists: Settings to choose from; None takes those of the replay.
+        time_share: As in `Replay.cost_of`.
+    """
+    settings, found = candidates_of(plays, plays.lists if lists is None else lists, time_share)
     played = []
     for own, choices in zip(*cross_fitted(found, goal, plays.rng(2)), strict=True):
         parts = [plays.full if index < 0 else plays.played[settings[index]] for index in choices.tolist()]
@@ -195,7 +210,9 @@ def cross_validated(plays: Replay, goal: Goal, lists: Mapping[str, Sequence[Sett
     return combined(played, lambda columns: np.mean(columns, axis=0))
 
 
-def candidates_of(plays: Replay, lists: Mapping[str, Sequence[Setting]]) -> tuple[list[Setting], Candidates]:
+def candidates_of(
+    plays: Replay, lists: Mapping[str, Sequence[Setting]], time_share: float | None = None
+) -> tuple[list[Setting], Candidates]:
     """Return the settings of the lists, and their losses and costs by group."""
     settings = [setting for own in lists.values() for setting in own]
     played = [plays.played[setting] for setting in settings]
@@ -204,8 +221,8 @@ def candidates_of(plays: Replay, lists: Mapping[str, Sequence[Setting]]) -> tupl
         [[next(places) for _ in own] for own in lists.values()],
         [max(each.complexity_rank for each in own) for own in lists.values()],
         np.stack([plays.by_group(plays.full.right - each.right) for each in played]),
-        np.stack([plays.by_group(each.costs[plays.cost]) for each in played]),
-        plays.by_group(plays.full.costs[plays.cost]),
+        np.stack([plays.by_group(plays.cost_of(each, time_share)) for each in played]),
+        plays.by_group(plays.cost_of(plays.full, time_share)),
         plays.by_group(np.ones_like(plays.full.right)),
     )
 
@@ -256,9 +273,9 @@ def promised(plays: Replay, max_loss: float, confidence: float, questions: Seque
         return np.bincount(question, weights=values[index]) / number
 
     losses = np.column_stack([mean(plays.played[setting].lost) for setting in settings])
-    costs = np.column_stack([mean(plays.played[setting].costs[plays.cost]) for setting in settings])
+    costs = np.column_stack([mean(plays.cost_of(plays.played[setting])) for setting in settings])
     tested = learn_then_test(losses, costs, max_loss, 1 - confidence, np.random.default_rng([plays.seed, 5]))
-    cheaper = np.flatnonzero(costs.mean(axis=0) < mean(plays.full.costs[plays.cost]).mean())
+    cheaper = np.flatnonzero(costs.mean(axis=0) < mean(plays.cost_of(plays.full)).mean())
     mean_losses = losses.mean(axis=0)
     nearest = min(
         cheaper.tolist() or range(len(settings)), key=lambda index: (tested.p_values[index], mean_losses[index])

@@ -22,6 +22,7 @@ from scaffolding_ext.evaluation.tune.space import (
     ASKED,
     RuleList,
     Setting,
+    at_once_to_try,
     first_to_try,
     labelled_votes,
     numbers_to_try,
@@ -32,6 +33,7 @@ from scaffolding_ext.evaluation.tune.space import (
 )
 from scaffolding_ext.evaluation.tune.votes import ReplayResult, assembled, first_to_finish, outcome, play
 
+_BOTH: tuple[Cost, Cost] = ("decoded", "critical")
 NUM_FOLDS = 5
 LEAST_RUNS = 5  # fewer do not generalize to other runs: then questions are resampled
 DEFAULT = "default"
@@ -46,6 +48,7 @@ class Replay:
 
     Attributes:
         lists: The settings, in short lists from the most careful to the boldest.
+        has_times: True if the tokens of samples, and so the longest path of a vote, are recorded.
         default: The vote of the package, which is preferred to settings that are not clearly better.
         groups: Group of each question, resampled as a whole, shape [num_questions].
         ids: Number of the question that each is a run of, shape [num_questions].
@@ -67,6 +70,7 @@ class Replay:
         _, self.groups = np.unique(np.array(recording.runs) if self.by_run else names, return_inverse=True)
         self._price = price
         samples = whole_samples(recording, price)
+        self.has_times = "tokens" not in recording.missing
         if cost not in samples.costs:
             lacking = f"{cost}: record it, or take another cost"
             raise ConfigError(f"is {cost!r}, but the recording has no {lacking}", "cost")
@@ -95,13 +99,14 @@ class Replay:
                     self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, complexity_rank=9))
             for setting in weighed_to_try(self.recording.num_samples, weight):
                 self._add(f"LeaderChange by {weight}", setting)
-        if "critical" in self.votes.samples.costs and "tokens" not in self.recording.missing:
+        if self.has_times:
             for setting in first_to_try(self.recording.num_samples):
                 self._add("first to finish", setting)
-            if self.cost in PATHS:  # by any other cost, rounds are the cheapest
-                for name, settings in rolling_to_try(self.recording.num_samples).items():
-                    for setting in settings:
-                        self._add(name, setting)
+            for name, settings in at_once_to_try(self.recording.num_samples).items():
+                for setting in settings:
+                    self._add(name, setting)
+            if self.cost in PATHS:
+                self.lists |= self.rolling
         votes = labelled_votes(self.recording)
         num_samples = self.recording.num_samples
         tried = rules_to_try(self.recording, votes)
@@ -117,6 +122,13 @@ class Replay:
                 for setting in votes_over(ending, num_samples, asked, is_nested):
                     self._add(f"{name}: {dataclasses.replace(setting, ending=Whole())}", setting)
                 self._ended.pop(ending)
+
+    @cached_property
+    def rolling(self) -> dict[str, list[Setting]]:
+        """Votes that roll, which are for a cost of time."""
+        lists = rolling_to_try(self.recording.num_samples)
+        self.played |= {setting: self.play(setting) for own in lists.values() for setting in own}
+        return lists
 
     def _add(self, name: str, setting: Setting, played: ReplayResult | None = None) -> None:
         self.lists.setdefault(name, []).append(setting)
@@ -198,8 +210,21 @@ class Replay:
 
     def least_cost(self) -> float:
         """Return the cost of the cheapest setting, as a share of that of all samples."""
-        costs = [self.played[setting].costs[self.cost].sum() for own in self.lists.values() for setting in own]
-        return float(min(costs) / self.full.costs[self.cost].sum())
+        costs = [self.cost_of(self.played[setting]).sum() for own in self.lists.values() for setting in own]
+        return float(min(costs) / self.cost_of(self.full).sum())
+
+    def cost_of(self, played: ReplayResult, time_share: float | None = None) -> Floats:
+        """Return the cost of each question, shape [num_questions].
+
+        Args:
+            time_share: Weight of the longest path, beside decoded tokens; both are shares of those of all samples. None
+                takes the cost of the replay.
+        """
+        if time_share is None:
+            return played.costs[self.cost]
+        tokens, path = (played.costs[name] / self.full.costs[name].sum() for name in _BOTH)
+        mixed: Floats = (1 - time_share) * tokens + time_share * path
+        return mixed
 
     def rng(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, purpose])

@@ -13,6 +13,7 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
+from scaffolding_ext.controllers.vote.allocation.value_of_vote import ValueOfVote
 from scaffolding_ext.controllers.vote.draws import Order
 from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.tune.endings import Ending, Whole
@@ -22,6 +23,9 @@ ASKED = "answer_probability"  # the weight that needs one more probe of a sample
 _MOST_NUMBERS = 8  # of samples to try
 _JOINT_NUMBERS = 4  # to try with every way to end a chain
 _JOINT_MISSES = (0.1, 0.2, 0.3)
+_AT_ONCE = (1, 0.75, 0.5, 0.375, 0.3125, 0.25, 0.1875, 0.125)  # sizes to try, as shares of the samples
+_LEAST_AT_ONCE = 8  # samples, to try what a further vote is worth
+_PRICES = (0.02, 0.05)
 _NESTED_NUMBERS = 2  # to try with another schedule of such a way
 
 
@@ -85,6 +89,21 @@ def first_to_try(num_samples: int) -> list[Setting]:
     """Return votes of the samples that end first if all start at once: from all but one down to two."""
     firsts = [number for number in numbers_to_try(num_samples) if 1 < number < num_samples]
     return [Setting(Whole(), num_samples, num_first=number, complexity_rank=12) for number in firsts]
+
+
+def at_once_to_try(num_samples: int) -> dict[str, list[Setting]]:
+    """Return votes whose samples all begin at once, from all samples to an eighth of them, by rule."""
+    sizes = sorted({round(num_samples * share) for share in _AT_ONCE} - {0, 1}, reverse=True)
+    rules: dict[str, AllocationRule] = {
+        f"ValueOfVote {each:g}": ValueOfVote(price=each, size=num_samples) for each in _PRICES
+    }
+    lists = {
+        "LeaderChange": [Setting(Whole(), size, LeaderChange(), complexity_rank=10, in_flight=size) for size in sizes]
+    }
+    for name, rule in rules.items():
+        own = [size for size in sizes if _LEAST_AT_ONCE <= size <= num_samples / 2]
+        lists[name] = [Setting(Whole(), size, rule, complexity_rank=17, in_flight=size) for size in own]
+    return {f"{name}, all at once": own for name, own in lists.items() if own}
 
 
 def rolling_to_try(num_samples: int) -> dict[str, list[Setting]]:

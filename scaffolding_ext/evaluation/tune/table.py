@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,13 +12,14 @@ from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import Bet
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints
-from scaffolding_ext.evaluation.tune.choose import Goal, cross_validated
+from scaffolding_ext.evaluation.tune.choose import Goal, chosen, cross_validated
 from scaffolding_ext.evaluation.tune.endings import Cut, Whole
 from scaffolding_ext.evaluation.tune.replay import PLAIN_VOTES, Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.votes import ReplayResult
 from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients, crossed
 
+TIME_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the frontier
 _NUM_RESAMPLES = 2000
 
 
@@ -65,16 +66,16 @@ def saved_on_easiest(plays: Replay, played: ReplayResult, share: float) -> float
     questions = plays.recording.questions
     ranked = sorted(range(len(questions)), key=lambda i: (-questions[i].correct.mean(), questions[i].tokens.mean(), i))
     easiest = ranked[: max(1, round(require.share("share", share) * len(questions)))]
-    return 1 - float(played.costs[plays.cost][easiest].sum() / plays.full.costs[plays.cost][easiest].sum())
+    return 1 - float(plays.cost_of(played)[easiest].sum() / plays.cost_of(plays.full)[easiest].sum())
 
 
-def rows_of(plays: Replay, named: Mapping[str, ReplayResult]) -> list[TableRow]:
+def rows_of(plays: Replay, named: Mapping[str, ReplayResult], time_share: float | None = None) -> list[TableRow]:
     """Return lines of a table with 95 % intervals: groups are resampled, and also questions if runs share them."""
     played = list(named.values())
-    costs = [each.costs[plays.cost] for each in played]
+    costs = [plays.cost_of(each, time_share) for each in played]
     points = [100 * (each.right - plays.full.right) for each in played]
     above = np.column_stack([*costs, *points])
-    full, ones = plays.full.costs[plays.cost], np.ones_like(plays.full.right)
+    full, ones = plays.cost_of(plays.full, time_share), np.ones_like(plays.full.right)
     below = np.column_stack([full] * len(played) + [ones] * len(played))
     found = _quotients(plays, above, below, plays.groups, 3)
     if plays.is_crossed:
@@ -96,16 +97,34 @@ def _quotients(plays: Replay, above: Floats, below: Floats, groups: Ints, purpos
     return [Estimate(value, value, value) for value in (sums.sum(axis=0) / totals.sum(axis=0)).tolist()]
 
 
-def frontier_of(plays: Replay) -> list[TableRow]:
-    """Return the settings that are more accurate than all cheaper ones, on the questions that chose them."""
-    played = sorted(
-        ((setting, plays.played[setting]) for own in plays.lists.values() for setting in own),
-        key=lambda pair: (float(pair[1].costs[plays.cost].sum()), -float(pair[1].right.sum())),
-    )
-    kept: dict[str, Any] = {}
-    best = -1.0
-    for setting, each in played:
-        if float(each.right.sum()) > best:
-            best = float(each.right.sum())
-            kept[str(setting)] = each
-    return rows_of(plays, kept)
+class FrontierRow(NamedTuple):
+    """Choice at one price of time: shares of the decoded tokens and of the longest path of all samples, and points.
+
+    Attributes:
+        time_share: As in `Replay.cost_of`.
+    """
+
+    time_share: float
+    setting: Setting
+    tokens: Estimate
+    path: Estimate
+    points: Estimate
+
+    def __str__(self) -> str:
+        costs = f"{100 * self.tokens.value:.0f} % of the tokens, {self.path.value:.2f} of the path"
+        return f"{costs}, {'{:+.1f} points ({:+.1f} to {:+.1f})'.format(*self.points)}: {self.setting}"
+
+
+def frontier_of(plays: Replay, goal: Goal) -> list[FrontierRow]:
+    """Return the choices from tokens only to time only, votes in flight among them, judged by cross-fitting."""
+    if not plays.has_times or plays.recording.num_samples == 1:
+        return []
+    lists, rows = {**plays.lists, **plays.rolling}, list[FrontierRow]()
+    for share in TIME_SHARES:
+        setting = chosen(plays, goal, lists, share)
+        if setting is None or any(row.setting is setting for row in rows):
+            continue
+        named = {"": cross_validated(plays, goal, lists, share)}
+        (tokens,), (path,) = (rows_of(plays, named, each) for each in (0.0, 1.0))
+        rows.append(FrontierRow(share, setting, tokens.cost_share, path.cost_share, tokens.points))
+    return rows

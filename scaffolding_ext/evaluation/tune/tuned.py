@@ -24,7 +24,7 @@ from scaffolding_ext.evaluation.tune.costs import COSTS
 from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import stack_of
-from scaffolding_ext.evaluation.tune.table import TableRow, baselines, frontier_of, rows_of
+from scaffolding_ext.evaluation.tune.table import FrontierRow, TableRow, baselines, frontier_of, rows_of
 from scaffolding_ext.evaluation.web_page import data_uri, render_page
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stats.intervals import Estimate
@@ -63,8 +63,8 @@ class Tuned:
     stability: Stability | None = None
 
     @cached_property
-    def frontier(self) -> list[TableRow]:
-        return frontier_of(self.plays)
+    def frontier(self) -> list[FrontierRow]:
+        return frontier_of(self.plays, self.goal)
 
     @property
     def keeps_promise(self) -> bool:
@@ -105,6 +105,9 @@ class Tuned:
         yield self.sentence
         if self.stability is not None and self.stability.same < _STABLE:
             yield _unstable(self.stability)
+        if self.frontier:
+            yield "Tokens against time, judged on questions that did not choose (all samples at once: 100 %, 1):"
+            yield from (f"- {row}" for row in self.frontier)
         yield from remarks_on(self.plays)
         if self.promise is not None and self.keeps_promise:
             yield f"Promised: {self.promise}."
@@ -121,7 +124,7 @@ class Tuned:
                 **_figures(self.rows[-1]),
             },
             "baselines": [_figures(row) for row in [*self.rows[:-1], *rows_of(plays, by_list)]],
-            "frontier": [_figures(row) for row in self.frontier],
+            "frontier": [{**row._asdict(), "setting": str(row.setting)} for row in self.frontier],
             "not_taken": None if self.not_taken is None else str(self.not_taken),
             "stability": None if self.stability is None else self.stability._asdict(),
             "num_questions": len(plays.recording.questions),
@@ -143,7 +146,7 @@ class Tuned:
         }
 
     def page(self) -> str:
-        """Render one self-contained HTML page: the table, and the frontier of all settings."""
+        """Render one self-contained HTML page: the table, and tokens against time."""
         needed = charts_need()
         return render_page(
             "tuned.html",
@@ -155,22 +158,19 @@ class Tuned:
             image=None if needed else data_uri(self._picture()),
             charts_need=needed,
             rows=[_line(row) for row in self.rows],
-            frontier=[_line(row) for row in self.frontier],
+            frontier=[str(row) for row in self.frontier],
         )
 
     def _picture(self) -> bytes:
-        """Draw every setting as a dot, the frontier as a line, and the lines of the table with their intervals."""
+        """Draw every setting as a dot, and the lines of the table with their intervals."""
         plays, image = self.plays, io.BytesIO()
-        full, right = float(plays.full.costs[plays.cost].sum()), plays.full.right
+        full, right = float(plays.cost_of(plays.full).sum()), plays.full.right
         played = [plays.played[setting] for own in plays.lists.values() for setting in own]
         with drawing(image, figsize=(10, 6)) as (figure, axes):
             axes.axhline(0, color="0.5", linestyle="--", lw=0.8)
-            costs = [100 * float(each.costs[plays.cost].sum()) / full for each in played]
+            costs = [100 * float(plays.cost_of(each).sum()) / full for each in played]
             points = [100 * float((each.right - right).mean()) for each in played]
             axes.plot(costs, points, ".", color="0.7", ms=3, label="every setting, on questions that chose it")
-            costs = [100 * row.cost_share.value for row in self.frontier]
-            points = [row.points.value for row in self.frontier]
-            axes.plot(costs, points, color="0.4", lw=1, label="their frontier")
             for number, row in enumerate(self.rows):
                 is_choice, share = number == len(self.rows) - 1, _percent(row.cost_share)
                 shape = "D" if is_choice else "o" if number < len(COLOURS) else "^"

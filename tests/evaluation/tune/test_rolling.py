@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 from typing import Any
 
@@ -16,12 +17,15 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChan
 from scaffolding_ext.controllers.vote.allocation.value_of_vote import ValueOfVote
 from scaffolding_ext.controllers.vote.draws import MOST_AHEAD, Order
 from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.evaluation.logs.samples import Recording
+from scaffolding_ext.evaluation.tune.choose import Cheapest, chosen, cross_validated
 from scaffolding_ext.evaluation.tune.endings import Whole
 from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.rolling import schedule
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import setting_of, stack_of
-from scaffolding_ext.evaluation.tune.table import rows_of
+from scaffolding_ext.evaluation.tune.table import TIME_SHARES, frontier_of, rows_of
+from scaffolding_ext.evaluation.tune.tuned import tuned
 from tests.evaluation.tune.recorded import recording
 
 
@@ -136,3 +140,73 @@ def trial_of_tokens() -> Replay:
     plays = Replay(recording(10, 4))
     plays.try_all()
     return plays
+
+
+def test_votes_that_begin_at_once_are_tried_at_any_cost() -> None:
+    plays = Replay(recording(20, 16, ability=0.5))
+    plays.try_all()
+    sizes = {name: [each.num_samples for each in own] for name, own in plays.lists.items() if "at once" in name}
+    assert sizes == {
+        "LeaderChange, all at once": [16, 12, 8, 6, 5, 4, 3, 2],
+        "ValueOfVote 0.02, all at once": [8],
+        "ValueOfVote 0.05, all at once": [8],
+    }
+    assert all(each.in_flight == each.num_samples for name in sizes for each in plays.lists[name])
+
+
+def chains(num_questions: int, *, seed: int = 0) -> Recording:
+    """Thinking chains on hard questions: of four in ten that are right, most are short, and wrong answers scatter."""
+    rng, questions = np.random.default_rng(seed), []
+    for question in recording(num_questions, 16, seed=seed).questions:
+        right = rng.random(16) < rng.uniform(0.2, 0.6)
+        classes = np.where(right, 0, rng.integers(1, 12, 16))
+        tokens = np.where(right, rng.integers(2_000, 9_000, 16), rng.integers(6_000, 30_000, 16))
+        questions.append(dataclasses.replace(question, classes=classes, correct=right, tokens=tokens))
+    return Recording(questions, ["here"], "sha256:0")
+
+
+def test_the_frontier_goes_from_tokens_to_time_and_is_judged_by_others() -> None:
+    plays, goal = Replay(chains(20)), Cheapest(0.02)
+    plays.try_all()
+    rows = frontier_of(plays, goal)
+    assert 2 <= len(rows) <= len(TIME_SHARES)
+    assert [row.time_share for row in rows] == sorted({row.time_share for row in rows})
+    assert len({row.setting for row in rows}) == len(rows)
+    for row in rows:
+        lists = {**plays.lists, **plays.rolling}
+        judged = cross_validated(plays, goal, lists, row.time_share)
+        assert row.setting is chosen(plays, goal, lists, row.time_share)
+        assert row.points.value == pytest.approx(100 * (judged.right - plays.full.right).mean())
+        for name, share in (("decoded", row.tokens), ("critical", row.path)):
+            assert share.value == pytest.approx(judged.costs[name].sum() / plays.full.costs[name].sum())
+
+
+def test_a_vote_at_once_of_short_right_chains_takes_less_of_both_and_comes_back_from_its_stack() -> None:
+    """Chains that end first are right more often; then fewer of them do, and none waits for a round."""
+    plays = Replay(chains(60))
+    setting = Setting(Whole(), 8, LeaderChange(), in_flight=8)
+    rounds, at_once = plays.play(plays.default), plays.play(setting)
+    for cost in ("decoded", "critical"):
+        assert at_once.costs[cost].sum() < rounds.costs[cost].sum()
+    assert at_once.right.mean() > rounds.right.mean() - 0.01
+    (row,) = rows_of(plays, {"chosen": at_once})
+    again = setting_of(stack_of(setting, row, plays, promise=None))
+    assert (again.num_samples, again.in_flight, again.rule) == (8, 8, LeaderChange())
+
+
+def test_a_tuning_shows_its_frontier() -> None:
+    plays = Replay(chains(20))
+    plays.try_all()
+    found = tuned(plays, Cheapest(0.02))
+    assert found is not None
+    assert found.frontier
+    assert {f"- {row}" for row in found.frontier} <= set(found.lines())
+
+
+def test_without_tokens_there_is_no_time() -> None:
+    missing = frozenset({"tokens", "seconds", "logprobs", "rewards", "looks"})
+    questions = [dataclasses.replace(each, missing=missing) for each in recording(20, 8).questions]
+    plays = Replay(Recording(questions, ["here"], "sha256:0"))
+    plays.try_all()
+    assert frontier_of(plays, Cheapest(0.02)) == []
+    assert not any("at once" in name for name in plays.lists)
