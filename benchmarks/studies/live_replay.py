@@ -51,7 +51,7 @@ def frontier_points(trial: Replay) -> list[Setting]:
         setting: float(trial.played[setting].costs[trial.cost].sum()) / full
         for own in trial.lists.values()
         for setting in own
-        if setting.num_first is None and not setting.is_fitted and setting.num_samples > 1
+        if setting.order != "arrival" and not setting.is_fitted and setting.num_samples > 1
     }
     kept, best = [], -1.0
     for setting in sorted(shares, key=lambda each: shares[each]):

@@ -143,14 +143,9 @@ def cross_fitted(found: Candidates, goal: Goal, rng: np.random.Generator) -> tup
     return folds, chosen
 
 
-def chosen(
-    plays: Replay,
-    goal: Goal,
-    lists: Mapping[str, Sequence[Setting]] | None = None,
-    time_share: float | None = None,
-) -> Setting | None:
+def chosen(plays: Replay, goal: Goal, time_share: float | None = None) -> Setting | None:
     """Return the choice on all questions; None if no setting is allowed."""
-    settings, found = candidates_of(plays, plays.lists if lists is None else lists, time_share)
+    settings, found = candidates_of(plays, plays.lists, time_share)
     index = goal.chosen(found, np.ones(len(found.sizes)), plays.rng(1))
     return None if index is None else settings[index]
 

@@ -22,16 +22,14 @@ from scaffolding_ext.evaluation.tune.space import (
     ASKED,
     RuleList,
     Setting,
-    at_once_to_try,
-    first_to_try,
+    flights_to_try,
     labelled_votes,
     numbers_to_try,
-    rolling_to_try,
     rules_to_try,
     votes_over,
     weighed_to_try,
 )
-from scaffolding_ext.evaluation.tune.votes import ReplayResult, assembled, first_to_finish, outcome, play
+from scaffolding_ext.evaluation.tune.votes import ReplayResult, assembled, outcome, play
 
 _BOTH: tuple[Cost, Cost] = ("decoded", "critical")
 NUM_FOLDS = 5
@@ -100,13 +98,9 @@ class Replay:
             for setting in weighed_to_try(self.recording.num_samples, weight):
                 self._add(f"LeaderChange by {weight}", setting)
         if self.has_times:
-            for setting in first_to_try(self.recording.num_samples):
-                self._add("first to finish", setting)
-            for name, settings in at_once_to_try(self.recording.num_samples).items():
+            for name, settings in flights_to_try(self.recording.num_samples).items():
                 for setting in settings:
                     self._add(name, setting)
-            if self.cost in PATHS:
-                self.lists |= self.rolling
         votes = labelled_votes(self.recording)
         num_samples = self.recording.num_samples
         tried = rules_to_try(self.recording, votes)
@@ -123,13 +117,6 @@ class Replay:
                     self._add(f"{name}: {dataclasses.replace(setting, ending=Whole())}", setting)
                 self._ended.pop(ending)
 
-    @cached_property
-    def rolling(self) -> dict[str, list[Setting]]:
-        """Votes that roll, which are for a cost of time."""
-        lists = rolling_to_try(self.recording.num_samples)
-        self.played |= {setting: self.play(setting) for own in lists.values() for setting in own}
-        return lists
-
     def _add(self, name: str, setting: Setting, played: ReplayResult | None = None) -> None:
         self.lists.setdefault(name, []).append(setting)
         self.played[setting] = self.play(setting) if played is None else played
@@ -142,7 +129,7 @@ class Replay:
         """
         votes = self.votes_of(setting)
         number = min(setting.num_samples, self.recording.num_samples)
-        if setting.num_first is not None or setting.in_flight is not None:
+        if setting.in_flight is not None:
             if number < setting.num_samples or "tokens" in self.recording.missing:
                 raise ConfigError(
                     f"starts {setting.num_samples} samples, but the recording has {number} of each question "
@@ -150,11 +137,8 @@ class Replay:
                     "unknown which end first; record that many samples, with tokens",
                     "allocation",
                 )
-            if setting.in_flight is not None:
-                flight = self._flight(setting)
-                return flight.play(flight.sizes(setting.rule, setting.num_first), self.full_right)
-            assert setting.num_first is not None
-            return first_to_finish(votes, setting.num_first, number, self.full_right)
+            flight = self._flight(setting)
+            return flight.play(flight.sizes(setting.rule), self.full_right)
         if number == 1:
             return play(votes.each_alone(), setting.rule, 1, np.tile(self.full.right, votes.num_samples))
         return play(votes, setting.rule, number, self.full_right)

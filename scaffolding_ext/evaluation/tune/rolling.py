@@ -96,14 +96,8 @@ class ReplayedFlight:
             seconds = votes.ordered(samples.costs["seconds"])[:, :num_samples]
             self._counts["seconds"] = schedule(seconds, in_flight, order).counts
 
-    def sizes(self, rule: AllocationRule | None, num_first: int | None = None) -> Ints:
-        """Return the number of samples of each row that count; a rule that can stop at any sample is asked at each.
-
-        Args:
-            num_first: Samples that count, whatever they answer; None asks the rule.
-        """
-        if num_first is not None:
-            return np.full(len(self._schedule.order), num_first)
+    def sizes(self, rule: AllocationRule | None) -> Ints:
+        """Return the number of samples of each row that count; a rule that can stop at any sample is asked at each."""
         if isinstance(rule, SequentialRule):
             rule = dataclasses.replace(rule, leap=0.0)
         running = self._running if rule is not None and "lengths" in rule.inputs else None

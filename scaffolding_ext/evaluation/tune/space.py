@@ -36,7 +36,6 @@ class Setting:
     Attributes:
         rule: Ends the vote; None draws all samples at once.
         weight: Weight of votes; None weighs all equally.
-        num_first: Number of samples that vote if all start at once and the first to finish count; None: all of them.
         in_flight: Samples that run at once in a vote that rolls, in which they count in this `order`; None: rounds.
         complexity_rank: Lowest for the plainest; among equally good settings the plainer one is chosen.
     """
@@ -45,16 +44,13 @@ class Setting:
     num_samples: int
     rule: AllocationRule | None = None
     weight: str | None = None
-    num_first: int | None = None
     complexity_rank: int = 0
     in_flight: int | None = None
     order: Order = "tokens"
 
     def __str__(self) -> str:
         parts = [str(self.ending)] if str(self.ending) else []
-        if self.num_first is not None:
-            parts.append(f"first {self.num_first} of {self.num_samples}")
-        elif self.rule is not None:
+        if self.rule is not None:
             parts.append(f"{_shown(self.rule)}, at most {self.num_samples}")
         else:
             parts.append("one sample" if self.num_samples == 1 else f"vote of {self.num_samples}")
@@ -70,8 +66,6 @@ class Setting:
 
     def rule_config(self) -> dict[str, Any] | None:
         """Return the rule as a stack file names it."""
-        if self.num_first is not None:
-            return {"type": allocation_rules.name_of(Even), "args": {"num_samples": self.num_first}}
         if self.rule is None:
             return None
         return {"type": allocation_rules.name_of(type(self.rule)), "args": self.rule.settings()}
@@ -85,37 +79,32 @@ def numbers_to_try(num_samples: int, most: int = _MOST_NUMBERS) -> list[int]:
     return sorted({round(num_samples / ratio**power) for power in range(most)}, reverse=True)
 
 
-def first_to_try(num_samples: int) -> list[Setting]:
-    """Return votes of the samples that end first if all start at once: from all but one down to two."""
-    firsts = [number for number in numbers_to_try(num_samples) if 1 < number < num_samples]
-    return [Setting(Whole(), num_samples, num_first=number, complexity_rank=12) for number in firsts]
+def flights_to_try(num_samples: int) -> dict[str, list[Setting]]:
+    """Return votes in flight, by name.
 
+    The first to finish of all samples; smaller votes that begin all at once, from all samples to an eighth of them; and
+    votes that roll, of which fewer in flight take fewer tokens and more time.
 
-def at_once_to_try(num_samples: int) -> dict[str, list[Setting]]:
-    """Return votes whose samples all begin at once, from all samples to an eighth of them, by rule."""
-    sizes = sorted({round(num_samples * share) for share in _AT_ONCE} - {0, 1}, reverse=True)
-    rules: dict[str, AllocationRule] = {
-        f"ValueOfVote {each:g}": ValueOfVote(price=each, size=num_samples) for each in _PRICES
-    }
+    Reference:
+        Hassid et al., "Don't Overthink it: Preferring Shorter Thinking Chains", arXiv 2505.17813, for the first to
+        finish ("short-m@k").
+    """
+    firsts = [Even(num_samples=number) for number in numbers_to_try(num_samples) if 1 < number < num_samples]
     lists = {
-        "LeaderChange": [Setting(Whole(), size, LeaderChange(), complexity_rank=10, in_flight=size) for size in sizes]
+        "first to finish": [Setting(Whole(), num_samples, each, None, 12, num_samples, "arrival") for each in firsts]
     }
-    for name, rule in rules.items():
-        own = [size for size in sizes if _LEAST_AT_ONCE <= size <= num_samples / 2]
-        lists[name] = [Setting(Whole(), size, rule, complexity_rank=17, in_flight=size) for size in own]
-    return {f"{name}, all at once": own for name, own in lists.items() if own}
-
-
-def rolling_to_try(num_samples: int) -> dict[str, list[Setting]]:
-    """Return votes that roll, by name: fewer tokens and more time from list to list."""
-    widths = itertools.takewhile(lambda width: width < num_samples, (2**power for power in range(1, 7)))
+    sizes = sorted({round(num_samples * share) for share in _AT_ONCE} - {0, 1}, reverse=True)
+    lists["LeaderChange, all at once"] = [Setting(Whole(), size, LeaderChange(), None, 10, size) for size in sizes]
+    small = [size for size in sizes if _LEAST_AT_ONCE <= size <= num_samples / 2]
+    for price in _PRICES:
+        rule = ValueOfVote(price=price, size=num_samples)
+        lists[f"ValueOfVote {price:g}, all at once"] = [Setting(Whole(), size, rule, None, 17, size) for size in small]
     rules = [LeaderChange(miss=miss) for miss in _JOINT_MISSES]
-    return {
-        f"LeaderChange, {width} in flight": [
-            Setting(Whole(), num_samples, rule, complexity_rank=16, in_flight=width) for rule in rules
+    for width in itertools.takewhile(lambda width: width < num_samples, (2**power for power in range(1, 7))):
+        lists[f"LeaderChange, {width} in flight"] = [
+            Setting(Whole(), num_samples, rule, None, 16, width) for rule in rules
         ]
-        for width in widths
-    }
+    return lists
 
 
 def weighed_to_try(num_samples: int, weight: str) -> list[Setting]:

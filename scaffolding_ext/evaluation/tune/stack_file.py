@@ -12,7 +12,6 @@ from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingCont
 from scaffolding_ext.controllers.budgets.files import PlannedBudgets
 from scaffolding_ext.controllers.budgets.queue_aware_budget import QueueAwareBudgetController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
-from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
@@ -165,16 +164,8 @@ def setting_of(config: StackConfig) -> Setting:
     ending, rule = _ending_of(config.controller.args["generation_controller"]), controller.allocation
     if ending == Whole() and weight == ASKED:
         ending = Whole(is_asked=True)
-    is_race = controller.order == "arrival" and controller.in_flight == controller.default_sample_num
-    num_first = rule.num_samples if is_race and isinstance(rule, Even) else None
     return Setting(
-        ending,
-        controller.default_sample_num,
-        rule if num_first is None else None,
-        weight,
-        num_first=num_first,
-        in_flight=controller.in_flight if num_first is None else None,
-        order=controller.order if num_first is None else "tokens",
+        ending, controller.default_sample_num, rule, weight, in_flight=controller.in_flight, order=controller.order
     )
 
 
@@ -222,8 +213,6 @@ def controller_of(setting: Setting, base: ComponentConfig | None, max_tokens: in
     args: dict[str, Any] = {"default_sample_num": setting.num_samples, "allocation": setting.rule_config()}
     if setting.weight is not None:
         args["weight"] = setting.weight
-    if setting.num_first is not None:
-        args |= {"in_flight": setting.num_samples, "order": "arrival"}
     if setting.in_flight is not None:
         args |= {"in_flight": setting.in_flight, "order": setting.order}
     return {"type": controllers.name_of(MajorityVoteController), "args": {**args, "generation_controller": sample}}

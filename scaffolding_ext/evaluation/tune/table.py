@@ -119,12 +119,12 @@ def frontier_of(plays: Replay, goal: Goal) -> list[FrontierRow]:
     """Return the choices from tokens only to time only, votes in flight among them, judged by cross-fitting."""
     if not plays.has_times or plays.recording.num_samples == 1:
         return []
-    lists, rows = {**plays.lists, **plays.rolling}, list[FrontierRow]()
+    rows: list[FrontierRow] = []
     for share in TIME_SHARES:
-        setting = chosen(plays, goal, lists, share)
+        setting = chosen(plays, goal, share)
         if setting is None or any(row.setting is setting for row in rows):
             continue
-        named = {"": cross_validated(plays, goal, lists, share)}
+        named = {"": cross_validated(plays, goal, time_share=share)}
         (tokens,), (path,) = (rows_of(plays, named, each) for each in (0.0, 1.0))
         rows.append(FrontierRow(share, setting, tokens.cost_share, path.cost_share, tokens.points))
     return rows

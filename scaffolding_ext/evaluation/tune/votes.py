@@ -109,35 +109,6 @@ def outcome(
     return ReplayResult(votes.mean(right), votes.mean(lost), costs, votes.mean(rounds), votes.mean(drawn))
 
 
-def first_to_finish(votes: OrderedVotes, num_first: int, num_samples: int, full_right: Floats) -> ReplayResult:
-    """Start all samples at once, vote with those that end first, and stop the others ("short-m@k").
-
-    Reference:
-        Hassid et al., "Don't Overthink it: Preferring Shorter Thinking Chains", arXiv 2505.17813.
-    """
-    samples = votes.samples
-    tokens = votes.ordered(samples.tokens)[:, :num_samples]
-    by_end = in_order_of_ends(votes, num_samples)
-    last = by_end.ordered(samples.tokens)[:, num_first - 1 : num_first]
-    written = np.minimum(tokens, last) / np.maximum(tokens, 1)
-    lasted: dict[Cost, Floats] = {"critical": last[:, 0].astype(float)}
-    if "seconds" in samples.costs:
-        lasted["seconds"] = by_end.ordered(samples.costs["seconds"])[:, num_first - 1]
-    drawn = np.full(len(tokens), num_first)
-    played = outcome(by_end, drawn, np.ones(len(tokens)), lasted, full_right)
-    costs = dict(played.costs)
-    for name in samples.costs.keys() - lasted.keys():
-        own = votes.ordered(samples.costs[name])[:, :num_samples] * written
-        costs[name] = votes.mean(own.sum(axis=1)) + samples.once.get(name, 0.0)
-    return ReplayResult(played.right, played.lost, costs, played.rounds, np.full_like(played.samples, num_samples))
-
-
-def in_order_of_ends(votes: OrderedVotes, num_samples: int) -> OrderedVotes:
-    """Return the votes with the first samples of each row in the order in which they end if all start at once."""
-    tokens = votes.ordered(votes.samples.tokens)[:, :num_samples]
-    return votes.reordered(np.argsort(tokens, axis=1, kind="stable"))
-
-
 def _longest(column: Floats, rows: Ints, start: Ints, more: Ints) -> Floats:
     longest = np.zeros(len(rows))
     for offset in range(int(more.max(initial=0))):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.tune.choose import (
@@ -180,7 +181,7 @@ def test_which_samples_finish_first_is_not_told_without_their_tokens_or_of_more_
     assert "first to finish" not in found.lists
     for each, number in ((found, 8), (trial, 32)):
         with pytest.raises(ConfigError, match="it is unknown which end first"):
-            each.play(Setting(Whole(), number, num_first=2))
+            each.play(Setting(Whole(), number, Even(num_samples=2), in_flight=number, order="arrival"))
 
 
 @pytest.mark.parametrize("name", ["rewards", "logprobs"])
@@ -191,12 +192,12 @@ def test_what_was_not_recorded_is_not_tried(name: str, trial: Replay) -> None:
 
 def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_back(trial: Replay) -> None:
     settings = trial.lists["first to finish"]
-    assert all(1 < setting.num_first < setting.num_samples for setting in settings)
+    assert [setting.rule.num_samples for setting in settings] == [7, 6, 5, 4, 3, 2]
     critical = [trial.played[setting].costs["critical"].mean() for setting in settings]
     assert critical == sorted(critical, reverse=True)  # fewer to wait for, less time
     assert critical[0] <= trial.full.costs["critical"].mean()
     rule = settings[-1].rule_config()
-    assert rule == {"type": "Even", "args": {"num_samples": settings[-1].num_first}}
+    assert rule == {"type": "Even", "args": {"num_samples": 2}}
     native = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.7}}}
     vote = {
         "default_sample_num": settings[-1].num_samples,
@@ -212,7 +213,7 @@ def test_the_first_to_finish_are_tried_and_their_stack_file_gives_the_setting_ba
         }
     )
     again = setting_of(stack)
-    assert (again.num_first, again.num_samples, again.rule) == (settings[-1].num_first, settings[-1].num_samples, None)
+    assert (again.rule, again.num_samples, again.in_flight, again.order) == (Even(num_samples=2), 8, 8, "arrival")
 
 
 @pytest.mark.parametrize("weight", ["shortness", {"type": "shortness"}])

@@ -123,8 +123,8 @@ def test_a_schedule_by_hand() -> None:
     assert found.began.tolist() == [[0, 0, 20, 30, 50]]  # four are begun beyond those that count: no more
 
 
-def test_time_tries_flights_and_the_stack_file_gives_them_back() -> None:
-    plays = Replay(recording(40, 10, ability=0.6), "critical")
+def test_flights_are_tried_and_the_stack_file_gives_them_back() -> None:
+    plays = Replay(recording(40, 10, ability=0.6))
     plays.try_all()
     settings_tried = plays.lists["LeaderChange, 4 in flight"]
     row = rows_of(plays, {"chosen": plays.played[settings_tried[0]]})[0]
@@ -133,13 +133,6 @@ def test_time_tries_flights_and_the_stack_file_gives_them_back() -> None:
     assert (again.in_flight, again.order, again.rule) == (4, "tokens", settings_tried[0].rule)
     assert "4 in flight" in str(again)
     assert stack.tuned is not None
-    assert not any("in flight" in name for name in trial_of_tokens().lists)
-
-
-def trial_of_tokens() -> Replay:
-    plays = Replay(recording(10, 4))
-    plays.try_all()
-    return plays
 
 
 def test_votes_that_begin_at_once_are_tried_at_any_cost() -> None:
@@ -173,9 +166,8 @@ def test_the_frontier_goes_from_tokens_to_time_and_is_judged_by_others() -> None
     assert [row.time_share for row in rows] == sorted({row.time_share for row in rows})
     assert len({row.setting for row in rows}) == len(rows)
     for row in rows:
-        lists = {**plays.lists, **plays.rolling}
-        judged = cross_validated(plays, goal, lists, row.time_share)
-        assert row.setting is chosen(plays, goal, lists, row.time_share)
+        judged = cross_validated(plays, goal, time_share=row.time_share)
+        assert row.setting is chosen(plays, goal, row.time_share)
         assert row.points.value == pytest.approx(100 * (judged.right - plays.full.right).mean())
         for name, share in (("decoded", row.tokens), ("critical", row.path)):
             assert share.value == pytest.approx(judged.costs[name].sum() / plays.full.costs[name].sum())

@@ -19,7 +19,8 @@ from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshol
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.evaluation.tune.costs import EndedSamples
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes, draw_orders
-from scaffolding_ext.evaluation.tune.votes import ReplayResult, first_to_finish, play
+from scaffolding_ext.evaluation.tune.rolling import ReplayedFlight
+from scaffolding_ext.evaluation.tune.votes import ReplayResult, play
 
 CURVE = Curve((1.0, 0.5), (3, 5))
 RULES: list[AllocationRule | None] = [
@@ -125,11 +126,12 @@ def test_the_first_to_finish_vote_and_the_others_are_stopped() -> None:
     tokens = np.array([[50, 10, 20, 90]])
     costs = {name: tokens.astype(float) for name in ("decoded", "critical")}
     votes = OrderedVotes(EndedSamples(classes, classes == 0, tokens, costs, {}, {}), np.arange(4)[None, None])
-    played = first_to_finish(votes, 2, 4, np.array([1.0]))
+    flight = ReplayedFlight(votes, 4, 4, "arrival")
+    played = flight.play(flight.sizes(Even(num_samples=2)), np.array([1.0]))
     assert played.right.tolist() == [1.0]
     assert played.costs["decoded"].tolist() == [10 + 20 + 20 + 20]
     assert played.costs["critical"].tolist() == [20]
-    assert (played.rounds.tolist(), played.samples.tolist()) == ([1.0], [4.0])
+    assert (played.rounds.tolist(), played.samples.tolist()) == ([1.0], [2.0])
 
 
 @settings(max_examples=50, deadline=None)
