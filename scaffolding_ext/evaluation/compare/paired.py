@@ -269,7 +269,9 @@ def _but_for_its_seed(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _told(config: Mapping[str, Any], key: str) -> Any:
-    return config.get(key) or None
+    """A section of a stack; a comparer of answers, which only votes need, is no difference between workers."""
+    section = config.get(key) or None
+    return {tag: each for tag, each in section.items() if tag != "compare"} if section and key == "workers" else section
 
 
 def _warnings_of_run(run: FinishedRun) -> list[str]:

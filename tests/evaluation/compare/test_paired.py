@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from scipy import stats
 
 from scaffolding_ext.errors import DatasetError
@@ -155,6 +156,14 @@ def test_stacks_that_ask_otherwise_are_told(
     configs = CONFIG.format(worker="Worker", more=""), CONFIG.format(worker=worker, more=more)
     (found,) = compared(plain, plain, *configs).warnings
     assert found.startswith(warning)
+
+
+def test_a_comparer_of_answers_is_no_difference_between_workers(compared: Callable[..., Comparison]) -> None:
+    plain = rows(40, lambda n: n % 2 > 0, lambda n: 9)
+    config = CONFIG.format(worker="Worker", more="")
+    with_comparer = yaml.safe_load(config)
+    with_comparer["workers"]["compare"] = {"type": "CompareWorker"}
+    assert compared(plain, plain, config, yaml.safe_dump(with_comparer)).warnings == []
 
 
 def test_two_seeds_of_one_stack_are_told_how_repeats_are_pooled(compared: Callable[..., Comparison]) -> None:
