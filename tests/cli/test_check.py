@@ -48,15 +48,18 @@ def test_questions_are_asked_in_the_place_of_the_stacks_own(tmp_path: Path) -> N
 
 
 def test_the_stacks_own_arguments_are_checked(tmp_path: Path) -> None:
-    """A limit of the check's own would hide that this stack has none, which a chat server needs."""
+    """A limit of the check's own would hide that this stack has none, so that the server's context is the limit."""
     pytest.importorskip("openai")
     with ScriptedWorker("\\boxed{4}") as worker, OpenAIServer(worker, "mine", flavor="openai") as server:
         generation = {"type": "OpenAIWorker", "args": {"base_url": server.url, "model": "mine", "endpoint": "chat"}}
         path = stack(tmp_path, "", workers={"generation": generation})
-        found = CliRunner().invoke(main, ["check", path])
-        assert found.exit_code == 1, found.output
-        assert "max_tokens is None" in found.output
-        assert CliRunner().invoke(main, ["check", path, "--max_tokens", "64"]).exit_code == 0
+        limits = []
+        for arguments in ([], ["--max_tokens", "64"]):
+            server.requests.clear()
+            found = CliRunner().invoke(main, ["check", path, *arguments])
+            assert found.exit_code == 0, found.output
+            limits.append(server.requests[-1].body.get("max_tokens"))
+    assert limits == [None, 64]
 
 
 def test_the_help_has_an_example() -> None:
