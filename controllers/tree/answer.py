@@ -8,7 +8,6 @@ from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.closing import rank
 from scaffolding_ext.controllers.tree.rounds import Rounds, record_selected
-from scaffolding_ext.controllers.tree.stops import Budget
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.request.figures import Answers
@@ -25,7 +24,7 @@ def choose(run: Run, rounds: Rounds) -> ControllerGenerator:
     parts = rounds.parts
     written = [node for node in rounds.nodes if not node.is_cut]
     if not written:
-        raise _nothing_written(parts.budget)
+        raise _nothing_written(rounds)
     candidates = _judged_ones(rounds.leaves)
     if not candidates:
         parents = {id(node.parent) for node in written}
@@ -37,7 +36,7 @@ def choose(run: Run, rounds: Rounds) -> ControllerGenerator:
     leaves = rounds.seen(candidates, classes)
     winner = candidates[parts.selector.choose(leaves)]
     if rounds.is_late and not winner.chain.text and winner.answer is None:
-        raise _nothing_written(parts.budget)
+        raise _nothing_written(rounds)
     record_selected(rounds.judged, [winner])
     run.event(
         "answer",
@@ -77,8 +76,10 @@ def record_tree(run: Run, rounds: Rounds, winner: Branch | None) -> None:
     run.sum_up(stop_reason=rounds.reason, nodes=len(nodes), leaves=len(rounds.leaves), depth=depth, **held)
 
 
-def _nothing_written(budget: Budget) -> NoOutputError:
-    return NoOutputError(f"the search wrote nothing within its budget ({budget}); give it more")
+def _nothing_written(rounds: Rounds) -> NoOutputError:
+    if rounds.is_late:
+        return NoOutputError("the search wrote nothing before the request's deadline; allow more seconds")
+    return NoOutputError(f"the search wrote nothing within its budget ({rounds.parts.budget}); give it more")
 
 
 def _judged_ones(nodes: Sequence[Branch]) -> Sequence[Branch]:

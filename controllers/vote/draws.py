@@ -142,13 +142,14 @@ class Draws:
             if self._in_flight is not None:
                 self._begin(self._room(self._in_flight), order)
             first = self._first_over(order)
+            if first is None or first.ended_in is None:
+                is_late = is_over()
+                ended = [each for each in self._begun if each.ended_in is not None]
+                if not self._begun or (is_late and (self._num_counted or ended)):  # a late failure costs no answer
+                    return new + [sample for each in ended for sample in self._count(each, order)]
             if first is not None:
                 new += self._count(first, order)
                 continue
-            is_late = is_over()
-            ended = [each for each in self._begun if each.ended_in is not None]
-            if not self._begun or (is_late and (self._num_counted or ended)):
-                return new + [sample for each in ended for sample in self._count(each, order)]
             self._step.seconds = None if is_late else seconds_left()  # one sample counts, however late
             self._num_waits += 1
             yield self._step

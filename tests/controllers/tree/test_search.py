@@ -626,7 +626,7 @@ def test_where_everything_stalls_the_search_says_that_it_wrote_nothing(monkeypat
     stalls = Stalls(lambda task: True)
     worker = Stepper(before=stalls)
     near_deadline(monkeypatch, lambda: True)
-    with pytest.raises(NoOutputError, match="the search wrote nothing within its budget"):
+    with pytest.raises(NoOutputError, match="the search wrote nothing before the request's deadline"):
         searched(SearchController("Beam"), worker)
     assert {type(task) for task in stalls.cancelled} == {BranchTask, GenerationTask}
 

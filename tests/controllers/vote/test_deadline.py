@@ -115,6 +115,37 @@ def test_by_index_a_cut_flight_counts_those_behind_a_running_one() -> None:
     assert (result.outputs[0].answer, result.exit_reason) == ("7", "deadline")
 
 
+class FailsLate(BaseWorker):
+    """Ends its second call; the first fails behind it, with the deadline over. Further calls never end."""
+
+    tasks = (GenerationTask,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_calls, self.has_ended = 0, asyncio.Event()
+
+    async def run_task(self, task: Any) -> TaskStatus:
+        self.num_calls += 1
+        if self.num_calls == 1:
+            await self.has_ended.wait()
+            program = current_program()
+            assert program is not None
+            program.lifetime.clock = lambda: time.monotonic() + LONG
+            raise RuntimeError("broke")
+        if self.num_calls > 2:
+            await asyncio.Event().wait()
+        task.output_str, task.output_tokens = "so \\boxed{7}", [1] * 10
+        self.has_ended.set()
+        return TaskStatus.SUCCESS
+
+
+@pytest.mark.parametrize("how", [{}, {"in_flight": 3, "order": "index"}, {"in_flight": 3, "order": "arrival"}])
+def test_a_sample_that_fails_behind_the_deadline_costs_no_answer(how: dict[str, Any]) -> None:
+    result = run(FailsLate(), vote(4, **how), deadline=LONG)
+    assert (result.outputs[0].answer, result.exit_reason) == ("7", "deadline")
+    assert events(result, "vote")[0]["num_samples"] == 1
+
+
 def test_a_far_deadline_changes_nothing() -> None:
     timed, plain = (run(Endless(range(1, 7)), vote(6, TwoByTwo()), **when) for when in ({"deadline": LONG}, {}))
     assert events(timed, "vote")[0]["answers"] == events(plain, "vote")[0]["answers"]
