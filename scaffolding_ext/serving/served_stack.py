@@ -244,7 +244,8 @@ class ServedStack:
         if (history or last.role != "user") and self.prompting is None:
             raise unsupported(
                 "messages",
-                f"has several turns, but {self.name!r} has no chat template to render them: send one user turn",
+                f"has several turns, and {self.name!r} has no prompting that renders them: set `prompt`, or send one "
+                "user turn",
             )
         return last.text, history
 
@@ -360,7 +361,7 @@ class ServedStack:
             ApiError: Nothing would read the calls, the controller reads none, or another field excludes tools.
         """
         try:
-            (self.prompting or Prompting()).check_tools("tool_choice" in fields)
+            (self.prompting or Prompting(chat=self._server_renders)).check_tools("tool_choice" in fields)
         except ConfigError as error:
             raise unsupported("tools", error.message) from error
         if "tools" not in honoured_by(controller):

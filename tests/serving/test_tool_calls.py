@@ -90,6 +90,7 @@ class OverChat:
 
     def __init__(self, serve: Any) -> None:
         self._serve = serve
+        self.has_prompting = True
         self.servers: list[OpenAIServer] = []
         self.workers: list[OpenAIWorker] = []
 
@@ -97,7 +98,7 @@ class OverChat:
         server = OpenAIServer(ScriptedWorker(replies(*texts)), "m", flavor="vllm").__enter__()
         self.servers.append(server)
         self.workers.append(OpenAIWorker(server.url, "m", flavor="vllm", endpoint="chat"))
-        controller.prompting = Prompting(chat=True)
+        controller.prompting = Prompting(chat=True) if self.has_prompting else None
         return self._serve(controller=controller, model_worker=self.workers[-1])
 
     @property
@@ -198,6 +199,17 @@ def test_a_worker_without_tools_refuses_them_and_names_those_with(serve: Any, ma
         client.chat.completions.create(**(ASK | more))
     assert caught.value.param == param
     assert "OpenAIWorker" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "param"), [({}, "tools"), ({"tools": [], "messages": [*ASK["messages"], *ASK["messages"]]}, "messages")]
+)
+def test_a_chat_server_without_a_prompting_is_told_to_set_one(over_chat: OverChat, more: Any, param: str) -> None:
+    over_chat.has_prompting = False
+    with over_chat(NativeGenerationController()).client() as client, pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**(ASK | more))
+    assert caught.value.param == param
+    assert "set `prompt`" in str(caught.value)
 
 
 @pytest.mark.parametrize(
