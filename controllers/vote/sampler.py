@@ -90,6 +90,7 @@ def end_vote(run: Run, votes: Votes, elected: Election, reason: str, num_failed:
     run.event(
         "vote",
         num_samples=len(samples),
+        max_samples=votes.max_samples,
         num_answers=len(classes) - classes.count(-1),
         answers=[sample.answer for sample in samples],
         classes=classes,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from scaffolding_ext import require
 
@@ -41,3 +41,20 @@ class Election(NamedTuple):
 def elect(classes: Sequence[int], weights: Sequence[float] | None = None) -> Election:
     winner = vote(classes, weights)
     return Election(winner, list(classes).index(winner) if winner != -1 else 0)
+
+
+class DrawnSamples(NamedTuple):
+    """Samples that a vote drew of those that it could draw."""
+
+    num: int
+    most: int
+
+    def tokens_of_all(self, num_tokens: float) -> float:
+        """Estimate the tokens of a vote of all samples from those of the drawn ones."""
+        return num_tokens / self.num * self.most
+
+
+def drawn_by(trace: Iterable[Mapping[str, Any]]) -> DrawnSamples | None:
+    """Return what a request's outermost vote drew; None if the request is no vote, or has not elected."""
+    votes = [each for each in trace if each["event"] == "vote" and "max_samples" in each and not each["branch"]]
+    return DrawnSamples(votes[-1]["num_samples"], votes[-1]["max_samples"]) if votes else None

@@ -232,7 +232,7 @@ class Front:
 
     def _ended(self, job: Job) -> None:
         self.jobs.discard(job)
-        num_tokens, model = job.num_tokens, job.stack.name
+        num_tokens, model = job.usage()["total_tokens"], job.stack.name
         codes = []
         for number, result in enumerate(job.results):
             failure = job.failure_of(number) if result.finished else None
@@ -246,8 +246,8 @@ class Front:
             self.metrics.ended(model, result.program, ended or result.exit_reason or "end", ended is None)
             if failure is None and result.finished and result.is_audited:
                 self._wait_for_audit(job.stack, result)
-        text = "%s, %s: %d choices, %d tokens, %s"
-        _log.info(text, job.id, model, len(job.results), num_tokens, codes or "ok")
+        figures = [f"{len(job.results)} choices", f"{num_tokens} tokens", job.saving(), str(codes or "ok")]
+        _log.info("%s, %s: %s", job.id, model, ", ".join(filter(None, figures)))
         if self.limits.shows_content:
             texts = [result.outputs[0].text if result.outputs else None for result in job.results]
             _log.info("%s asked %r, got %r", job.id, [text for text, _ in job.wanted.prompts], texts)

@@ -212,19 +212,14 @@ class Body(BaseModel):
         return self.n or 1
 
     @property
-    def token_limit(self) -> int | None:
-        """Maximum number of tokens of a text."""
-        return self.max_tokens
-
-    @property
     def token_limit_name(self) -> str:
-        """The field that gives it."""
+        """The field that gives the maximum number of tokens of a text."""
         return "max_tokens"
 
     def sampling_fields(self) -> dict[str, Any]:
         """The sampling fields, by the names of a task's fields."""
         fields = {
-            "max_tokens": self.token_limit,
+            "max_tokens": getattr(self, self.token_limit_name),
             "temperature": self.temperature,
             "top_p": self.top_p,
             "top_k": self.top_k,
@@ -260,13 +255,8 @@ class ChatBody(Body):
         return choice if choice == "required" else None
 
     @property
-    def token_limit(self) -> int | None:
-        """Maximum number of tokens of a text; the newer name takes precedence."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-    @property
     def token_limit_name(self) -> str:
-        """The field that gives it."""
+        """The field that gives the maximum number of tokens of a text; the newer one takes precedence."""
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
 

@@ -11,8 +11,10 @@ from pydantic_core import to_json
 
 from scaffolding_ext.answers.reading import SplitText
 from scaffolding_ext.controllers.chain.ending import forced_answers
+from scaffolding_ext.controllers.vote.voting import drawn_by
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import RequestCancelledError
+from scaffolding_ext.evaluation.tables import answers_drawn
 from scaffolding_ext.protocol.meta import Purpose, ToolCall
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -107,10 +109,6 @@ class Job:
             self._parts[index] = shown, calls[:1] if takes_one else calls
         return self._parts[index]
 
-    @property
-    def num_tokens(self) -> int:
-        return int(self.usage()["total_tokens"])
-
     def head(self, kind: str) -> dict[str, Any]:
         """First fields of every document of the answer."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.stack.name}
@@ -142,15 +140,35 @@ class Job:
         return found
 
     def end_of(self, index: int) -> dict[str, Any]:
-        """Last fields of a choice, after its text."""
+        """Last fields of a choice, after its text; `finish_reason` is `length` if a budget ended the text."""
         result = self.results[index]
-        reason = "tool_calls" if self.calls(index) else _finish_reason(result, self.shown(index))
-        return {
-            "finish_reason": reason,
-            "scaffolding": _extras(
-                result, self.wanted.seed, self.body.scaffolding is not None and self.body.scaffolding.trace is True
-            ),
+        program, is_cut = result.program, result.exit_reason == "length" and not self.shown(index).is_stopped
+        bounds = [event for event in program.trace if event["event"] == "thinking_budget"]
+        forced, drawn = forced_answers(program.trace), drawn_by(program.trace)
+        with_trace = self.body.scaffolding is not None and self.body.scaffolding.trace is True
+        extras = {
+            "id": program.identity.id,
+            "answer": result.answer,
+            "exit_reason": result.exit_reason,
+            "ledger": program.ledger.to_json(),
+            "seed": self.wanted.seed,
+            **({"drawn": {"answers": drawn.num, "most": drawn.most}} if drawn else {}),
+            **({"thinking_budget": bounds} if bounds else {}),
+            **({"forced_answers": forced} if forced else {}),
+            **({"trace": program.trace.decisions} if with_trace else {}),
         }
+        reason = "tool_calls" if self.calls(index) else "length" if is_cut else "stop"
+        return {"finish_reason": reason, "scaffolding": extras}
+
+    def saving(self) -> str:
+        """Say how many answers the choices' votes drew, and what that saved; empty without a vote."""
+        votes = [(found, r.program.ledger) for r in self.results if (found := drawn_by(r.program.trace)) is not None]
+        if not votes:
+            return ""
+        num_decoded = sum(ledger.num_decoded for _, ledger in votes)
+        num_of_all = sum(found.tokens_of_all(ledger.num_kept) for found, ledger in votes)
+        num, most = (sum(numbers) for numbers in zip(*(found for found, _ in votes), strict=True))
+        return answers_drawn(num, most, num_decoded, num_of_all)
 
     def _choice(self, index: int) -> dict[str, Any]:
         shown = self.shown(index)
@@ -170,28 +188,6 @@ class Job:
         finally:
             self.stack.leave(len(self.results))
             self._on_end(self)
-
-
-def _finish_reason(result: ScaffoldingResult, shown: SplitText) -> str:
-    """`length` if a budget ended the text, otherwise `stop`."""
-    return "length" if result.exit_reason == "length" and not shown.is_stopped else "stop"
-
-
-def _extras(result: ScaffoldingResult, seed: int | None, with_trace: bool) -> dict[str, Any]:
-    """The field `scaffolding` of a choice: answer, exit reason, ledger, seed, forced answers, optionally the trace."""
-    program = result.program
-    bounds = [event for event in program.trace if event["event"] == "thinking_budget"]
-    forced = forced_answers(program.trace)
-    return {
-        "id": program.identity.id,
-        "answer": result.answer,
-        "exit_reason": result.exit_reason,
-        "ledger": program.ledger.to_json(),
-        "seed": seed,
-        **({"thinking_budget": bounds} if bounds else {}),
-        **({"forced_answers": forced} if forced else {}),
-        **({"trace": program.trace.decisions} if with_trace else {}),
-    }
 
 
 def _usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown_tokens: int | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from scaffolding_ext.controllers.chain.ending import forced_answers
+from scaffolding_ext.controllers.vote.voting import drawn_by
 from scaffolding_ext.request.program import Program
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -29,6 +30,8 @@ class Metrics:
         self._tokens = Counter("tokens", "Tokens by purpose and kind.", ["model", "purpose", "how"], **own)
         self._exits = Counter("exits", "Reasons why controllers stopped.", ["model", "reason"], **own)
         self._forced = Counter("forced_answers", "Forced answers of chains, by cause.", ["model", "cause"], **own)
+        self._drawn = Counter("drawn_answers", "Answers that votes drew.", ["model"], **own)
+        self._most = Counter("most_answers", "Answers that these votes could have drawn.", ["model"], **own)
         self._types = Counter("typed_choices", "Choices by type of question.", ["model", "task_type"], **own)
         self._typed_tokens = Counter(
             "typed_decoded_tokens", "Decoded tokens by type of question.", ["model", "task_type"], **own
@@ -66,6 +69,9 @@ class Metrics:
             self._of(self._deadlines, model, "late" if lifetime.clock() > lifetime.answer_by else "in_time").inc()
         for cause, number in forced_answers(program.trace).items():
             self._of(self._forced, model, cause).inc(number)
+        if (drawn := drawn_by(program.trace)) is not None:
+            self._of(self._drawn, model).inc(drawn.num)
+            self._of(self._most, model).inc(drawn.most)
         if program.ledger.task_type is not None:
             self._of(self._types, model, program.ledger.task_type).inc()
             self._of(self._typed_tokens, model, program.ledger.task_type).inc(program.ledger.num_decoded)

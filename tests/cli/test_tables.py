@@ -53,7 +53,7 @@ def test_compare_ends_in_a_line_a_run_and_80_columns(runs: list[Path], tmp_path:
     assert (report, trace) == (f"report: {tmp_path / 'r.html'}", f"trace: {tmp_path / 't.json'}")
     assert told[0].split() == ["right", "%", "points", "tokens", "seconds"]
     assert told[1].split() == ["...thought", "50.0", "12,364", "123.6"]
-    assert told[2] == "...2_of_32  52.5     +2.5 (+0.0 to +7.5)  8,142   34 % fewer (34 to 34)  81.42"
+    assert told[2] == "...2_of_32  52.5     +2.5 (+0.0 to +7.5)  8,142   34 % saved (34 to 34)  81.42"
     again = shown("compare", runs[1], runs[0])
     assert "  52 % more (52 to 52)  123.6" in again
     many = shown("compare", *runs, *(folder / f"run{n}" for n in range(9)))

@@ -14,12 +14,11 @@ from scaffolding_ext.evaluation.compare.paired import Needed
 from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.summary import Drawn, Summary
-from scaffolding_ext.evaluation.tables import amount, between
+from scaffolding_ext.evaluation.tables import amount, answers_drawn, between, saved
 from scaffolding_ext.stats.intervals import Estimate, Interval, McNemar
 
 _COLUMNS = 80  # of a command's last lines
 _NAME_COLUMNS = 10
-_TIMES = 2.0  # ratio of tokens from which it is shown as such, not in percent
 _WORTH_TELLING = 0.005  # share of discarded tokens
 
 
@@ -92,16 +91,10 @@ def eval_lines(
 
 def drawn_line(drawn: Drawn, mean_tokens: float) -> str:
     """Format the answers that votes drew, and what all of them would have taken."""
-    if drawn.mean >= drawn.most:
-        return f"{drawn.mean:.3g} answers a vote, all that it may draw"
-    if not drawn.tokens_of_all:  # the worker counts none
-        return f"{drawn.mean:.3g} of up to {drawn.most} answers a vote"
-    saved = 1 - mean_tokens / drawn.tokens_of_all
-    told = f"{saved:.0%} saved" if saved >= 0 else f"{-saved:.0%} more was spent"
-    return (
-        f"{drawn.mean:.3g} of up to {drawn.most} answers; all {drawn.most} would take about "
-        f"{amount(drawn.tokens_of_all)} tokens: {told}"
-    )
+    told = answers_drawn(drawn.mean, drawn.most, mean_tokens, drawn.tokens_of_all)
+    if drawn.mean >= drawn.most or not drawn.tokens_of_all:  # the worker counts none
+        return f"{told} a vote"
+    return f"{told}; all {drawn.most:.3g} would take about {amount(drawn.tokens_of_all)} tokens"
 
 
 def until_line(until: Mapping[str, Any]) -> str:
@@ -132,13 +125,14 @@ def compare_lines(compared: Compared, written: Mapping[str, Path]) -> list[str]:
     width = min(_NAME_COLUMNS, max(len(run.name) for run in compared.runs))
     rows = [["", "right %", "points", "tokens", "", "seconds"]]
     for run, point, one in zip(compared.runs, compared.points, (None, *compared.comparisons), strict=True):
+        decoded = None if one is None else one.ratios["decoded"]
         rows.append(
             [
                 _tail(run.name, width),
                 f"{100 * point.accuracy.value:.1f}",
                 "" if one is None else shown_points(one.accuracy_difference),
                 amount(point.tokens.value),
-                "" if one is None else shown_fewer(one.ratios["decoded"]),
+                "" if one is None else "-" if decoded is None else saved(decoded.value, (decoded.low, decoded.high)),
                 _amount(run.summary.mean_seconds),
             ]
         )
@@ -202,19 +196,6 @@ def shown_points(difference: Estimate) -> str:
 
 def shown_ratio(ratio: Estimate | None) -> str:
     return "-" if ratio is None else f"{ratio.value:.3f}×{between(ratio.low, ratio.high, '.3f')}"
-
-
-def shown_fewer(ratio: Estimate | None) -> str:
-    """Format a ratio of tokens as what is saved, such as `66 % fewer (58 to 72)`."""
-    if ratio is None:
-        return "-"
-    if ratio.value >= _TIMES:
-        return f"{ratio.value:.3g}×{between(ratio.low, ratio.high, '.3g')}"
-    if ratio.value <= 1:
-        value, low, high = (100 * (1 - each) for each in (ratio.value, ratio.high, ratio.low))
-    else:
-        value, low, high = (100 * (each - 1) for each in ratio)
-    return f"{value:.0f} % {'fewer' if ratio.value <= 1 else 'more'}{between(low, high, '.0f')}"
 
 
 def shown_estimate(estimate: Estimate) -> str:

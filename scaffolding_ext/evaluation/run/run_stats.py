@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from scaffolding_ext.controllers.vote.voting import drawn_by
 from scaffolding_ext.evaluation.run.records import CUT_OFF, Record
 from scaffolding_ext.evaluation.run.sections import Sections
 from scaffolding_ext.protocol.meta import Purpose
@@ -21,7 +22,6 @@ _OUTCOME_OF = {name: number for number, name in enumerate(OUTCOMES)}
 REFUSALS = ("ServerBusyError",)  # errors of requests without room
 _MOST_SHOWN = 3  # undetermined answers
 _NO_ANSWER = (Purpose.DISCARDED, Purpose.AUDIT)  # of tokens that reached no answer of the vote
-_VOTE = {"samples", "stop_reason"}  # figures of a section that is a vote's
 # Fields kept of a record.
 _COLUMNS = np.dtype(
     [
@@ -83,7 +83,7 @@ class RunStats:
         self.audits: Counter[str] = Counter()
         self.undetermined: list[Undetermined] = []
         self.sections = Sections()
-        self.votes: list[tuple[float, float]] = []  # of each vote: its answers, and its tokens that reached an answer
+        self.votes: list[tuple[int, int, float]] = []  # of each: its answers, all that it could draw, and their tokens
         self._rows: list[tuple[float, ...]] = []
 
     def add(self, record: Record) -> None:
@@ -132,16 +132,16 @@ class RunStats:
         self._rows.append(row)
         if record.trace:
             self._look_at(record.trace)
+        drawn = drawn_by(record.trace)
+        if drawn is not None:
+            by_purpose = record.ledger["by_purpose"]
+            lost = sum(by_purpose[each]["decoded"] for each in _NO_ANSWER if each in by_purpose)
+            self.votes.append((*drawn, drawn.tokens_of_all(total["decoded"] - lost)))
         if record.audit is not None:
             lost = record.audit["correct"] and not record.correct
             self.audits.update({"num": 1, "changed": int(record.audit["changed"]), "lost": int(lost)})
         if record.figures:
             self.sections.add(number, record.figures)
-            drawn = next((each["samples"] for each in record.figures.values() if each.keys() >= _VOTE), 0)
-            if drawn:
-                by_purpose = record.ledger["by_purpose"]
-                lost = sum(by_purpose[each]["decoded"] for each in _NO_ANSWER if each in by_purpose)
-                self.votes.append((drawn, total["decoded"] - lost))
 
     def _look_at(self, trace: Iterable[Mapping[str, Any]]) -> None:
         self.num_with_event.update({event["event"] for event in trace})

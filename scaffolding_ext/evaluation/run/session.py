@@ -285,7 +285,6 @@ class Session:
             calibrations,
             price=price,
             promised_loss=None if tuned is None else tuned.max_loss,
-            most_answers=getattr(self.controller, "default_sample_num", None) if self._budget is None else None,
         )
         document = self.document() | {
             "state": "finished" if stopped_by is None and not self.num_left else "interrupted",

@@ -148,12 +148,12 @@ class Drawn(NamedTuple):
 
     Attributes:
         mean: Answers a vote.
-        most: The largest number that a vote may draw.
+        most: Answers that a vote may draw.
         tokens_of_all: Estimate: each vote's tokens per answer, times `most`; tokens of discarded answers are left out.
     """
 
     mean: float
-    most: int
+    most: float
     tokens_of_all: float
 
 
@@ -309,7 +309,6 @@ def summary_of(
     *,
     price: Mapping[str, float] | None = None,
     promised_loss: float | None = None,
-    most_answers: int | None = None,
 ) -> Summary:
     """Compute the figures of a tally.
 
@@ -317,7 +316,6 @@ def summary_of(
         calibration_cost: Result of `session.calibration_cost` for the run's controller.
         price: Price of a million tokens that were `decoded`, `prefilled`, `reused`; None for no costs.
         promised_loss: Share of requests that the stack's tuning promised to lose at most.
-        most_answers: The largest number of answers that a vote of the stack may draw; None if it is no vote.
     """
     num_samples, num_finished = tally.num_samples, tally.num_samples - tally.num_failed
     columns = tally.columns()
@@ -364,16 +362,9 @@ def summary_of(
         lateness=_lateness(columns),
         num_unknown_reuse_tasks=tally.num_unknown_reuse_tasks,
         is_priced=bool(price),
-        drawn=_drawn(tally, most_answers),
+        drawn=Drawn(*np.mean(tally.votes, axis=0).tolist()) if tally.votes else None,
         num_equal_votes=tally.num_with_event["equal_samples"],
     )
-
-
-def _drawn(tally: RunStats, most: int | None) -> Drawn | None:
-    if most is None or not tally.votes:
-        return None
-    num_answers, tokens = np.array(tally.votes).T
-    return Drawn(float(num_answers.mean()), most, float((tokens / num_answers).mean()) * most)
 
 
 def _lateness(columns: Mapping[str, Column]) -> Lateness | None:
