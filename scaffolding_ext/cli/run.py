@@ -60,6 +60,7 @@ def run(
     from rich.console import Console
 
     from scaffolding_ext.controllers.base import checked_task_type
+    from scaffolding_ext.evaluation.tables import drawn_of
     from scaffolding_ext.host.arguments import checked_prompt
 
     checked_prompt(prompt)
@@ -76,6 +77,8 @@ def run(
     click.echo()
     click.echo(f"answer       {_or_dash(result.answer)}")
     click.echo(f"exit reason  {_or_dash(result.exit_reason)}")
+    if drawn := drawn_of([result.program]):
+        click.echo(f"drawn        {drawn}")
     if result.answer is None:
         click.echo("Note: no answer was found in this output; `scaffolding-ext check STACK` says why.", err=True)
     if result.program.ledger.task_type is not None:

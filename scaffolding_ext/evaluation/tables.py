@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from scaffolding_ext.controllers.vote.voting import drawn_by
+from scaffolding_ext.request.program import Program
+
 _TIMES = 2.0  # ratio of costs from which it is shown as such, not in percent
 
 
@@ -38,3 +43,13 @@ def answers_drawn(num_drawn: float, most: float, tokens: float = 0.0, tokens_of_
     """
     told = f"{num_drawn:.3g} of {most:.3g} answers"
     return told if num_drawn >= most or not tokens_of_all else f"{told}, {saved(tokens / tokens_of_all)}"
+
+
+def drawn_of(programs: Iterable[Program]) -> str:
+    """Say what the votes of these requests drew and saved; empty if none of them is a vote."""
+    votes = [(drawn, each.ledger) for each in programs if (drawn := drawn_by(each.trace)) is not None]
+    if not votes:
+        return ""
+    num, most = (sum(numbers) for numbers in zip(*(drawn for drawn, _ in votes), strict=True))
+    of_all = sum(drawn.tokens_of_all(ledger.num_kept) for drawn, ledger in votes)
+    return answers_drawn(num, most, sum(ledger.num_decoded for _, ledger in votes), of_all)

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import ConfigError, ShutdownError
+from scaffolding_ext.evaluation.tables import drawn_of
 from scaffolding_ext.request.results import ScaffoldingResult
 from scaffolding_ext.serving.bodies import Body, ChatBody, CompletionBody, read_body
 from scaffolding_ext.serving.jobs import Events, Job
@@ -246,7 +247,8 @@ class Front:
             self.metrics.ended(model, result.program, ended or result.exit_reason or "end", ended is None)
             if failure is None and result.finished and result.is_audited:
                 self._wait_for_audit(job.stack, result)
-        figures = [f"{len(job.results)} choices", f"{num_tokens} tokens", job.saving(), str(codes or "ok")]
+        drawn = drawn_of([result.program for result in job.results])
+        figures = [f"{len(job.results)} choices", f"{num_tokens} tokens", drawn, str(codes or "ok")]
         _log.info("%s, %s: %s", job.id, model, ", ".join(filter(None, figures)))
         if self.limits.shows_content:
             texts = [result.outputs[0].text if result.outputs else None for result in job.results]

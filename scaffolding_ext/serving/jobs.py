@@ -14,7 +14,6 @@ from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.controllers.vote.voting import drawn_by
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import RequestCancelledError
-from scaffolding_ext.evaluation.tables import answers_drawn
 from scaffolding_ext.protocol.meta import Purpose, ToolCall
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -159,16 +158,6 @@ class Job:
         }
         reason = "tool_calls" if self.calls(index) else "length" if is_cut else "stop"
         return {"finish_reason": reason, "scaffolding": extras}
-
-    def saving(self) -> str:
-        """Say how many answers the choices' votes drew, and what that saved; empty without a vote."""
-        votes = [(found, r.program.ledger) for r in self.results if (found := drawn_by(r.program.trace)) is not None]
-        if not votes:
-            return ""
-        num_decoded = sum(ledger.num_decoded for _, ledger in votes)
-        num_of_all = sum(found.tokens_of_all(ledger.num_kept) for found, ledger in votes)
-        num, most = (sum(numbers) for numbers in zip(*(found for found, _ in votes), strict=True))
-        return answers_drawn(num, most, num_decoded, num_of_all)
 
     def _choice(self, index: int) -> dict[str, Any]:
         shown = self.shown(index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -79,6 +80,13 @@ def test_run_prints_completion_answer_reason_and_tokens(folder: Path) -> None:
         "prompt       0 decoded, 5 prefilled, 0 reused",
         "chain        16 decoded, 0 prefilled, 0 reused",
     ]
+
+
+def test_run_says_what_a_vote_drew_and_saved(folder: Path) -> None:
+    vote = {"type": "MajorityVoteController", "args": {"default_sample_num": 16}}
+    vote["args"]["generation_controller"] = {"type": "NativeGenerationController"}  # type: ignore[index]
+    result = call("run", "say 7", "--config", "stack.yaml", "--set", f"controller={json.dumps(vote)}")
+    assert re.search(r"^drawn        (\d) of 16 answers, \d\d % saved$", result.stdout, re.MULTILINE)
 
 
 def test_run_json_is_one_document(folder: Path) -> None:

@@ -66,7 +66,8 @@ def eval_lines(
     for section in summary.sections.values():
         coins = section.get("decided_by_coin")
         if coins is not None and coins.num:  # without a calibration, the rate only looks perfect
-            lines.append(f"decided by coin: {coins.num:,.0f} of {coins.of:,.0f} decisions, {_percent_of(coins)} %")
+            share = 100 * (coins.value or 0.0)
+            lines.append(f"decided by coin: {coins.num:,.0f} of {coins.of:,.0f} decisions, {share:.3g} %")
     if summary.lateness is not None:
         lines.append(str(summary.lateness))
     wrong = {
@@ -112,10 +113,6 @@ def until_line(until: Mapping[str, Any]) -> str:
     return f"{told}: {shown} on {every}; {until['num_spared'] or 'none'} spared{apart}"
 
 
-def _percent_of(figure: SectionFigure) -> str:
-    return f"{100 * (figure.value or 0.0):.3g}"
-
-
 def compare_lines(compared: Compared, written: Mapping[str, Path]) -> list[str]:
     """Format the last lines of `compare`, 80 columns wide, with a line for each run; `--json` has the rest.
 
@@ -125,14 +122,13 @@ def compare_lines(compared: Compared, written: Mapping[str, Path]) -> list[str]:
     width = min(_NAME_COLUMNS, max(len(run.name) for run in compared.runs))
     rows = [["", "right %", "points", "tokens", "", "seconds"]]
     for run, point, one in zip(compared.runs, compared.points, (None, *compared.comparisons), strict=True):
-        decoded = None if one is None else one.ratios["decoded"]
         rows.append(
             [
-                _tail(run.name, width),
+                run.name if len(run.name) <= width else "..." + run.name[3 - width :],
                 f"{100 * point.accuracy.value:.1f}",
                 "" if one is None else shown_points(one.accuracy_difference),
                 amount(point.tokens.value),
-                "" if one is None else "-" if decoded is None else saved(decoded.value, (decoded.low, decoded.high)),
+                "" if one is None else shown_saving(one.ratios["decoded"]),
                 _amount(run.summary.mean_seconds),
             ]
         )
@@ -194,16 +190,12 @@ def shown_points(difference: Estimate) -> str:
     return f"{value:+.1f}{between(low, high, '+.1f')}"
 
 
-def shown_ratio(ratio: Estimate | None) -> str:
-    return "-" if ratio is None else f"{ratio.value:.3f}×{between(ratio.low, ratio.high, '.3f')}"
-
-
-def shown_estimate(estimate: Estimate) -> str:
-    return f"{estimate.value:.1f}{between(estimate.low, estimate.high)}"
+def shown_saving(ratio: Estimate | None) -> str:
+    return "-" if ratio is None else saved(ratio.value, (ratio.low, ratio.high))
 
 
 def _mean(mean: Estimate) -> str:
-    return shown_estimate(Estimate(*(100 * value for value in mean)))
+    return f"{100 * mean.value:.1f}{between(100 * mean.low, 100 * mean.high)}"
 
 
 def _percentage(share: float | None, interval: Interval) -> str:
@@ -216,7 +208,3 @@ def _amount(number: float | None) -> str:
 
 def _cut(line: str) -> str:
     return line if len(line) <= _COLUMNS else line[: _COLUMNS - 3] + "..."
-
-
-def _tail(name: str, width: int) -> str:
-    return name if len(name) <= width else "..." + name[3 - width :]

@@ -63,6 +63,11 @@ def test_nothing_is_loaded_from_elsewhere_and_no_text_leaves_its_script(text: st
     assert details["runs"][1]["output"] == HOSTILE
 
 
+def test_a_saving_reads_as_in_the_terminal(text: str) -> None:
+    assert "points, decoded tokens: 83 % saved (" in text  # 20 of 119.5
+    assert "<td>58 % saved (" in text
+
+
 def test_a_number_that_is_not_finite_is_null_in_its_data(write_run: Callable[..., Path], tmp_path: Path) -> None:
     trace = [{"event": "probe", "branch": [], "seconds": 0.1, "confidence": math.nan, "scores": [1.0, -math.inf]}]
     folders = [write_run(name, [(f"q{n}", 1, 9, {"trace": trace}) for n in range(3)]) for name in ("a", "b")]
