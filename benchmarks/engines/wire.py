@@ -185,7 +185,7 @@ def front_cpu_a_token(num_tokens: int, every_token: bool, streams: bool) -> floa
 
 @benchmark("engines.wire")
 @click.option("--num_repetitions", default=5, show_default=True, help="Each measures all systems, in turn.")
-@size("--num_tokens", 2000, quick=200, help="Tokens of an answer.")
+@size("--num_tokens", 400, quick=200, help="Tokens of an answer.")
 def main(report: Report, num_repetitions: int, num_tokens: int) -> None:
     """CPU of the client for a decoded token: whole answers, streams in pieces, streams of single tokens."""
     warnings.simplefilter("ignore")
