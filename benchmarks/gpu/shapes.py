@@ -98,7 +98,7 @@ class Parts:
         self._sizes = SMALL if shape == "tiny" else Sizes()
 
     def pieces(self, part: str) -> dict[str, Callable[[], Figures]]:
-        """What a part runs and keeps apart, by name."""
+        """Cells of a part by name; each runs and is kept by itself."""
         if part == "sharing":
             return {f"sharing_{length}_{num}": partial(self.sharing, length, num) for length, num in self._sizes.cells}
         if part == "engine":

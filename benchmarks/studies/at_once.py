@@ -1,4 +1,4 @@
-"""What `tune` chooses, with votes that begin all at once among the settings, held against other questions.
+"""Holds the choices of `tune`, among them votes that begin all at once, against other questions.
 
     python -m benchmarks.studies.at_once --data FOLDER --json
 
@@ -86,7 +86,7 @@ def run(report: Report, name: str, chooses: Recording, judges: Recording | None)
 @benchmark("studies.at_once --data FOLDER")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
 def main(report: Report, data: Path | None) -> None:
-    """What `tune` chooses with votes that begin all at once, on questions that had no part in it."""
+    """Choices of `tune` with votes that begin all at once, on questions that had no part in them."""
     if data is None:
         run(report, "simulated", simulated_recording(60, report.rng), simulated_recording(60, report.rng))
         return

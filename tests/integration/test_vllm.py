@@ -277,7 +277,7 @@ def test_a_vote_that_rolls_repeats_and_leaves_the_server_idle(target: Running, w
 def test_pieces_of_several_tokens_change_no_text_and_no_count(
     worker: OpenAIWorker, monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]
 ) -> None:
-    """What is decoded behind a cancel grows by at most a piece of each chain."""
+    """Tokens decoded behind a cancel grow by at most a piece of each chain."""
 
     def run() -> list[Any]:
         return results(worker, make(), questions(6))
