@@ -3,7 +3,7 @@
     python -m benchmarks.studies.queueing --seed 0 --plot_path queueing.png
 
 The types are those of Table I of arXiv 2601.10274. A million queries scatter by about 2 % at a load of 0.9, so more are
-simulated there. The picture has the paper's figures 3 and 4. For types of your own: `tune --plan`.
+simulated there. The picture has the paper's figures 3 and 4. For types of your own: `plan`.
 """
 
 from __future__ import annotations

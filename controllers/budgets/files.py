@@ -1,4 +1,4 @@
-"""Files of budgets: question types, and a plan of their budgets; `tune --plan` writes both."""
+"""Files of budgets: question types, and a plan of their budgets; `plan` writes both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaffolding_ext.errors import ConfigError
 
 
 class TypeFit(BaseModel):
-    """Measurements of one type by `tune --plan --types_path`, one entry per budget; other fields are informative.
+    """Measurements of one type by `plan`, one entry per budget; other fields are informative.
 
     Attributes:
         monotone: Chance of a right answer, made monotone.
@@ -35,7 +35,7 @@ class TypeFit(BaseModel):
 class TaskTypes(CalibrationFile):
     """Types of questions. A handwritten file needs only `tasks`."""
 
-    command: ClassVar[str] = "tune RUNS --plan RATE --types_path FILE"
+    command: ClassVar[str] = "plan RUN... --arrival_rate RATE --alpha SECONDS --json (its `types`)"
 
     kind: Literal["task_types"] = "task_types"
     tasks: list[TaskType] = Field(min_length=1)
@@ -48,7 +48,7 @@ class TaskTypes(CalibrationFile):
             ConfigError: Nothing was measured, or only above the bound.
         """
         if not self.fits:
-            raise ConfigError("has none; measured types are in files that `tune --plan --types_path` writes", "fits")
+            raise ConfigError("has none; measured types are in the `types` that `plan RUN... --json` prints", "fits")
         shares = {task.name: task.probability for task in self.tasks}
         types = []
         for fit in self.fits:
@@ -80,7 +80,7 @@ class PlannedBudgets(CalibrationFile):
         forecast: Informative forecast of the budgets; None stands for an infinite time.
     """
 
-    command: ClassVar[str] = "tune LOG --plan RATE --alpha SECONDS --output_path STACK"
+    command: ClassVar[str] = "plan RUN... --arrival_rate RATE --alpha SECONDS --output_path STACK"
 
     kind: Literal["budget_plan"] = "budget_plan"
     demand: Demand

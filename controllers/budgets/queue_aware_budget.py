@@ -32,7 +32,7 @@ class QueueAwareBudgetController(BaseController):
     budget for all types.
 
     Args:
-        plan: A plan, its file, or its plain data, as `scaffolding-ext tune --plan` writes it into a stack.
+        plan: A plan, its file, or its plain data, as `scaffolding-ext plan` writes it into a stack.
         classifier: A function, or `package.module:function`: from the prompt as the model reads it to the type's name,
             or None.
         generation_controller: It must honour `thinking_budget`; None takes budget forcing.

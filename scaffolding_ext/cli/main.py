@@ -22,6 +22,7 @@ from scaffolding_ext.cli.compare import compare
 from scaffolding_ext.cli.engine import engine
 from scaffolding_ext.cli.evaluate import evaluate
 from scaffolding_ext.cli.options import Group
+from scaffolding_ext.cli.plan import plan
 from scaffolding_ext.cli.run import run
 from scaffolding_ext.cli.serve import serve
 from scaffolding_ext.cli.tune import replay, tune
@@ -76,5 +77,5 @@ def main() -> None:
     """Reasoning with a budget: run and evaluate inference-time-compute controllers."""
 
 
-for command in (run, check, evaluate, compare, calibrate, tune, replay, engine, serve, stacks, env):
+for command in (run, check, evaluate, compare, calibrate, tune, replay, plan, engine, serve, stacks, env):
     main.add_command(command)

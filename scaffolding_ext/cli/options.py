@@ -43,7 +43,7 @@ class Command(click.Command):
         for title, own in (("Options", first or list(rows.values())), ("More", list(rows.values()) if first else [])):
             if own:
                 with formatter.section(title):
-                    formatter.write_dl([row for row in own if row is not None])
+                    formatter.write_dl([row for row in own if row and row[1]])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
@@ -227,17 +227,23 @@ class OwnModel(NamedTuple):
 NO_OWN_MODEL = OwnModel(None, None, None, None)
 
 
-def model_options(command: F) -> F:
-    """Add the options that are fields of `OwnModel`, passed to the command as `own_model`."""
+def grouped(options: Sequence[Any], kind: Any, name: str) -> Callable[[F], F]:
+    """Add options to a command that takes them as one argument, a named tuple."""
 
-    @functools.wraps(command)
-    def with_model(*args: Any, **options: Any) -> Any:
-        own = OwnModel(*(options.pop(name) for name in OwnModel._fields))
-        return command(*args, own_model=own, **options)
+    def decorated(command: F) -> F:
+        @functools.wraps(command)
+        def with_options(*args: Any, **given: Any) -> Any:
+            own = kind(**{field: given.pop(field) for field in kind._fields})
+            return command(*args, **{name: own}, **given)
 
-    for option in reversed(_OPTIONS):
-        with_model = option(with_model)
-    return with_model  # type: ignore[return-value]
+        for option in reversed(options):
+            with_options = option(with_options)
+        return with_options  # type: ignore[return-value]
+
+    return decorated
+
+
+model_options = grouped(_OPTIONS, OwnModel, "own_model")
 
 
 def max_tokens_given(config: StackConfig, max_tokens: int) -> str:

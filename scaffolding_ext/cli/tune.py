@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option, set_option
+from scaffolding_ext.cli.options import Command, Finite, OutputPath, grouped, json_option, set_option
 from scaffolding_ext.errors import DatasetError
 
 if TYPE_CHECKING:
-    from scaffolding_ext.controllers.budgets.queueing.queues import Queue
     from scaffolding_ext.evaluation.tune.choose import Goal
     from scaffolding_ext.evaluation.tune.costs import Price
     from scaffolding_ext.evaluation.tune.replay import Replay
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 _COSTS = ("decoded", "seconds", "critical")
 
 
-def _numbers(text: str, count: int, what: str, example: str) -> list[float]:
+def parsed_numbers(text: str, count: int, what: str, example: str) -> list[float]:
     try:
         numbers = [float(each) for each in text.split(",")]
     except ValueError:
@@ -38,17 +35,7 @@ def _cost(ctx: click.Context, param: click.Parameter, text: str) -> str | Price:
     from scaffolding_ext.evaluation.tune.costs import Price
 
     what = f"one of {', '.join(_COSTS)}, or dollars per million tokens read, read from a cache, and decoded"
-    return text if text in _COSTS else Price(*_numbers(text, 3, what, "0.5,0.05,2"))
-
-
-def _batch(ctx: click.Context, param: click.Parameter, text: str | None) -> Queue:
-    from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-
-    if text is None:
-        return Queue()
-    what = "the number of requests served at once and their slowdown"
-    places, slowdown = _numbers(text if "," in text else f"{text},0", 2, what, "16,0.1")
-    return Queue(int(places), slowdown)
+    return text if text in _COSTS else Price(*parsed_numbers(text, 3, what, "0.5,0.05,2"))
 
 
 def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
@@ -66,15 +53,6 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
             "those of all samples (25%)"
         )
     return -value / 100 if percent else value
-
-
-class _LogPath(click.Path):
-    """A log; `configs:NAME` is in the package's folder of configs."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from scaffolding_ext.documents import located
-
-        return super().convert(located(value), param, ctx)
 
 
 class Logs(NamedTuple):
@@ -108,7 +86,7 @@ class Logs(NamedTuple):
 
 
 _LOG_OPTIONS = (
-    click.argument("paths", nargs=-1, required=True, metavar="LOG...", type=_LogPath(exists=True, path_type=Path)),
+    click.argument("paths", nargs=-1, required=True, metavar="LOG...", type=click.Path(exists=True, path_type=Path)),
     click.option("--task", metavar="NAME", help="Only questions of tasks whose name contains NAME."),
     click.option(
         "--num_samples",
@@ -127,51 +105,8 @@ _LOG_OPTIONS = (
 )
 
 
-class PlanFor(NamedTuple):
-    """Options of `--plan`."""
-
-    plan: float | None
-    alpha: float | None
-    batch: Queue
-    measured: bool
-
-
-_ABOVE_0 = Finite(0, min_open=True)
-_PLAN_OPTIONS = (
-    click.option(
-        "--plan",
-        type=_ABOVE_0,
-        metavar="RATE",
-        help="Choose a thinking budget for each type of question, for RATE questions per second in a queue.",
-    ),
-    click.option("--alpha", type=_ABOVE_0, help="With --plan: seconds that a right answer is worth."),
-    click.option(
-        "--batch",
-        callback=_batch,
-        metavar="N[,SLOWDOWN]",
-        help="With --plan: requests served at once, each at the speed 1 / (1 + SLOWDOWN (n - 1)).  [default: 1]",
-    ),
-    click.option("--measured", is_flag=True, help="Choose among the budgets of the runs, without a fitted curve."),
-)
-
-
-def _grouped(options: tuple[Any, ...], kind: Any, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def with_options(**given: Any) -> None:
-            own = {field: given.pop(field) for field in kind._fields}
-            command(**{name: kind(**own)}, **given)
-
-        for option in reversed(options):
-            option(with_options)
-        return with_options
-
-    return decorated
-
-
 @click.command(cls=Command, short_help="Choose the setting that saves most on recorded logs, and write its stack.")
-@_grouped(_LOG_OPTIONS, Logs, "logs")
+@grouped(_LOG_OPTIONS, Logs, "logs")
 @click.option(
     "--max_loss",
     type=Finite(0, 100),
@@ -197,7 +132,6 @@ def _grouped(options: tuple[Any, ...], kind: Any, name: str) -> Callable[[Callab
     metavar="FILE",
     help="Stack whose workers and prompt the written stack keeps.  [default: that of a LOG from `eval`]",
 )
-@_grouped(_PLAN_OPTIONS, PlanFor, "plan_for")
 @click.option("--output_path", type=OutputPath(), help="Write the chosen stack.")
 @click.option("--report_path", type=OutputPath(), help="Write one self-contained HTML page.")
 @json_option
@@ -207,7 +141,6 @@ def tune(
     confidence: float | None,
     budget: float | None,
     source: str | None,
-    plan_for: PlanFor,
     output_path: Path | None,
     report_path: Path | None,
     as_json: bool,
@@ -216,13 +149,12 @@ def tune(
 
     A LOG is a log of inspect_ai, the samples of lm-evaluation-harness, details of lighteval, a folder of `eval`, or a
     JSONL file with a question and its samples per line. No model is run; `eval --epochs 8 --probe_every 64` records
-    a stack. With --plan, LOG is a YAML file of types of questions, or folders of `eval` at several thinking budgets.
+    a stack.
 
     \b
     Example:
       scaffolding-ext tune logs/gpqa.eval --output_path stack.yaml --report_path tuned.html
       scaffolding-ext replay logs/other.eval --config stack.yaml
-      scaffolding-ext tune configs:calibrations/queueing_table_1.yaml --plan 0.1 --alpha 30
     """
     from scaffolding_ext.documents import write_text
     from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate
@@ -233,18 +165,6 @@ def tune(
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
         raise click.UsageError("--confidence needs a --max_loss above 0, and no --budget", ctx)
     base = None if source is None else load_config(source)
-    if plan_for.plan is not None:
-        if confidence is not None or budget is not None or report_path is not None:
-            raise click.UsageError("--plan takes no --confidence, --budget or --report_path", ctx)
-        if plan_for.alpha is None:
-            raise click.UsageError("--plan needs --alpha", ctx)
-        plan = _planned(logs, plan_for, base)
-        if output_path is not None:
-            write_text(output_path, plan.stack.to_yaml())
-        click.echo(json.dumps(plan.document()) if as_json else "\n".join(plan.lines()))
-        _say_written(as_json, output_path)
-        _say_edits(as_json, output_path, plan.stack)
-        return
     plays = logs.plays()
     plays.try_all()
     goal: Goal = Cheapest(max_loss / 100)
@@ -265,33 +185,13 @@ def tune(
         _say(found.lines())
     if report_path is not None:
         write_text(report_path, found.page())
-    _say_written(as_json, written, report_path)
-    _say_edits(as_json, written, found.stack())
+    if not as_json:
+        if report_path is not None:
+            click.echo(f"written: {report_path}")
+        say_written(written, found.stack())
     if not found.keeps_promise:
         click.echo(f"Error: {found.promise}.", err=True)
         ctx.exit(1)
-
-
-def _planned(logs: Logs, options: PlanFor, base: StackConfig | None) -> Any:
-    """Plan budgets for types, or for runs at several budgets."""
-    from scaffolding_ext import require
-    from scaffolding_ext.controllers.budgets.files import TaskTypes
-    from scaffolding_ext.evaluation.tune.queue import planned_budgets
-    from scaffolding_ext.evaluation.tune.sweep import is_sweep, read_sweep
-
-    assert options.plan is not None
-    assert options.alpha is not None
-    is_file = [path.suffix for path in logs.paths] == [".yaml"]
-    if not is_file and not is_sweep(logs.paths):
-        raise click.UsageError("--plan needs a YAML file of types, or folders of `eval` at several thinking budgets")
-    if is_file:
-        types, file = TaskTypes.load(logs.paths[0]), logs.paths[0]
-    else:
-        (types, warnings), file = read_sweep(logs.paths, 0), None
-        for warning in warnings:
-            click.echo(f"Warning: {warning}", err=True)
-    with require.under():
-        return planned_budgets(types, options.plan, options.alpha, options.batch, options.measured, file, base)
 
 
 def _say(lines: Any) -> None:
@@ -301,22 +201,18 @@ def _say(lines: Any) -> None:
         click.echo(textwrap.fill(sentence, 80, break_on_hyphens=False))
 
 
-def _say_written(as_json: bool, *paths: Path | None) -> None:
-    for path in paths:
-        if not as_json and path is not None:
-            click.echo(f"written: {path}")
-
-
-def _say_edits(as_json: bool, path: Path | None, stack: StackConfig) -> None:
+def say_written(path: Path | None, stack: StackConfig) -> None:
+    """Say that a stack was written, and the keys to check before it runs; None if it was not."""
     from scaffolding_ext.evaluation.tune.stack_file import edits_of
 
-    edits = edits_of(stack)
-    if not as_json and path is not None and edits is not None:
-        click.echo(textwrap.fill(edits, 80, break_on_hyphens=False, break_long_words=False))
+    if path is not None:
+        click.echo(f"written: {path}")
+        if (edits := edits_of(stack)) is not None:
+            click.echo(textwrap.fill(edits, 80, break_on_hyphens=False, break_long_words=False))
 
 
 @click.command(cls=Command, short_help="Play a stack on recorded logs.")
-@_grouped(_LOG_OPTIONS, Logs, "logs")
+@grouped(_LOG_OPTIONS, Logs, "logs")
 @click.option("--config", "source", required=True, metavar="FILE", help="The stack.")
 @set_option
 @json_option

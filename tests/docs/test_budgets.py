@@ -36,12 +36,12 @@ def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Path("types.yaml").write_text(types, encoding="utf-8")
     sweep, commands, table_1 = blocks("bash")
     lines = (table_1 + commands).splitlines()
-    assert [shlex.split(line)[:2] for line in lines] == [["scaffolding-ext", "tune"]] * 3
+    assert [shlex.split(line)[:2] for line in lines] == [["scaffolding-ext", "plan"]] * 3
     for line in lines:
         result = CliRunner().invoke(main, shlex.split(line)[1:])
         assert result.exit_code == 0, result.output
     assert load_config(plain_yaml.parse(stack, "stack"))
     controller = check_stack(load_config("planned.yaml"))
     assert set(controller.plan.budgets) == {"sums", "proofs"}
-    known = {option for parameter in main.commands["tune"].params for option in parameter.opts}
-    assert set(re.findall(r"--\w+", sweep.partition(" tune ")[2])) <= known
+    known = {option for parameter in main.commands["plan"].params for option in parameter.opts}
+    assert set(re.findall(r"--\w+", sweep.partition(" plan ")[2])) <= known

@@ -40,9 +40,10 @@ class _SweptRow(NamedTuple):
     is_again: bool
 
 
-def is_sweep(paths: Sequence[Path]) -> bool:
-    """Return True for several folders of runs whose controllers have a thinking budget."""
-    return len(paths) > 1 and all(isinstance(_at(_config(path), _BUDGET), int) for path in paths)
+def budgets_of(folders: Sequence[Path]) -> set[int]:
+    """Return the thinking budgets of runs; none if a folder is no run with a budget."""
+    budgets = [_at(_config(folder), _BUDGET) for folder in folders]
+    return set(budgets) if all(isinstance(budget, int) for budget in budgets) else set()
 
 
 def read_sweep(folders: Sequence[Path], seed: int = 0) -> tuple[TaskTypes, list[str]]:
@@ -73,6 +74,9 @@ def read_sweep(folders: Sequence[Path], seed: int = 0) -> tuple[TaskTypes, list[
     model = models.pop() if len(models) == 1 else None
     types = TaskTypes(tasks=[_task(fit, shares[fit.kind]) for fit in fits], model=model, fits=fits)
     warnings = [f"{fit.kind}: {warning}" for fit in fits for warning in fit.warnings]
+    if ALL in rows:
+        unnamed = "no question names its kind" if len(rows) == 1 else "some questions name no kind"
+        warnings.insert(0, f"{unnamed}, so they are planned as one type, {ALL!r}")
     return types, warnings if is_any_alone else [_CROWDED, *warnings]
 
 

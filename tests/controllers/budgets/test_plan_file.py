@@ -54,6 +54,6 @@ def test_what_is_no_plan_is_refused_with_what_to_do(tmp_path: Path, change: dict
     path.write_text(plain_yaml.dump(plain_yaml.read(path) | change), encoding="utf-8")
     with pytest.raises(ConfigError, match=says) as caught:
         PlannedBudgets.load(path)
-    assert "scaffolding-ext tune LOG --plan" in str(caught.value)
+    assert "scaffolding-ext plan RUN..." in str(caught.value)
     with pytest.raises(ConfigError, match="cannot read"):
         PlannedBudgets.load(tmp_path / "none.yaml")

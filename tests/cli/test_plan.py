@@ -1,4 +1,4 @@
-"""`tune --plan`: budgets of types and of runs at several budgets, and a setting of each type from a log."""
+"""`scaffolding-ext plan`: budgets of types, and of runs at several budgets."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
 
 TABLE_1 = located("configs:calibrations/queueing_table_1.yaml")
-LOAD = ("--plan",)
 
 
-def tune(*arguments: object) -> Any:
-    return CliRunner().invoke(main, ["tune", *map(str, arguments)])
+def plan(*arguments: object) -> Any:
+    return CliRunner().invoke(main, ["plan", *map(str, arguments)])
 
 
 def test_table_1_is_the_special_case_of_one_chain(tmp_path: Path) -> None:
     stack = tmp_path / "stack.yaml"
-    done = tune(TABLE_1, *LOAD, 0.1, "--alpha", 30, "--output_path", stack, "--json")
+    done = plan(TABLE_1, "--arrival_rate", 0.1, "--alpha", 30, "--output_path", stack, "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["objective"] == pytest.approx(9.7542, abs=0.001)
@@ -38,7 +37,7 @@ def test_table_1_is_the_special_case_of_one_chain(tmp_path: Path) -> None:
     assert found["system_time"] == pytest.approx(2.178, abs=0.001)
     assert found["objective"] > found["for_all"]["objective"]
     assert check_stack(load_config(stack)).plan.budgets == found["budgets"]
-    shown = tune("configs:calibrations/queueing_table_1.yaml", *LOAD, 0.1, "--alpha", 30).stdout
+    shown = plan("configs:calibrations/queueing_table_1.yaml", "--arrival_rate", 0.1, "--alpha", 30).stdout
     assert "plan         objective 9.7542" in shown
 
 
@@ -46,7 +45,7 @@ TASKS = [
     {"name": "sums", "probability": 0.7, "A": 0.55, "b": 0.02, "D": 0.3, "t0": 0.2, "c": 0.01},
     {"name": "proofs", "probability": 0.3, "A": 0.6, "b": 0.004, "D": 0.1, "t0": 0.4, "c": 0.01},
 ]
-PLAN = ("--plan", 0.3, "--alpha", 30)
+PLAN = ("--arrival_rate", 0.3, "--alpha", 30)
 
 
 @pytest.fixture
@@ -58,14 +57,14 @@ def types(tmp_path: Path) -> Path:
 
 def test_a_plan_is_written_for_a_stack_to_load(types: Path, tmp_path: Path) -> None:
     stack = tmp_path / "stack.yaml"
-    done = tune(types, *PLAN, "--output_path", stack)
+    done = plan(types, *PLAN, "--output_path", stack)
     assert done.exit_code == 0, done.output
-    plan = solve([TaskType(**task) for task in TASKS], 0.3, 30, 32768)
+    solved = solve([TaskType(**task) for task in TASKS], 0.3, 30, 32768)
     loaded = check_stack(load_config(stack)).plan
-    assert tuple(loaded.budgets.values()) == plan.integer_budgets
+    assert tuple(loaded.budgets.values()) == solved.integer_budgets
     assert loaded.data == types.name
     assert loaded.fingerprint == "sha256:" + hashlib.sha256(types.read_bytes()).hexdigest()
-    assert f"objective {plan.integer_objective:.4f}" in done.stdout
+    assert f"objective {solved.integer_objective:.4f}" in done.stdout
     assert [line.split()[:2] for line in done.stdout.splitlines()[:2]] == [
         [name, str(tokens)] for name, tokens in loaded.budgets.items()
     ]
@@ -73,7 +72,7 @@ def test_a_plan_is_written_for_a_stack_to_load(types: Path, tmp_path: Path) -> N
 
 
 def test_an_unstable_load_says_what_can_be_served(types: Path) -> None:
-    done = tune(types, "--plan", 9, "--alpha", 30)
+    done = plan(types, "--arrival_rate", 9, "--alpha", 30)
     assert done.exit_code == 2
     assert "must be below 3.84615" in done.stderr  # 1 / (0.7 * 0.2 + 0.3 * 0.4)
 
@@ -93,7 +92,7 @@ def test_an_unstable_load_says_what_can_be_served(types: Path) -> None:
 def test_files_that_hold_no_types(tmp_path: Path, content: str, says: str) -> None:
     path = tmp_path / "types.yaml"
     path.write_text(content, encoding="utf-8")
-    done = tune(path, *PLAN)
+    done = plan(path, *PLAN)
     assert done.exit_code == 2
     assert says in " ".join(done.stderr.split())
 
@@ -117,7 +116,7 @@ def sweep(write_run: Callable[..., Path]) -> list[Path]:
 
 def test_types_are_fitted_to_runs_at_several_budgets_and_read_again(sweep: list[Path], tmp_path: Path) -> None:
     path = tmp_path / "fitted.yaml"
-    done = tune(*sweep, *PLAN, "--json")
+    done = plan(*sweep, *PLAN, "--json")
     assert done.exit_code == 0, done.output
     content = json.loads(done.stdout)["types"]
     path.write_text(json.dumps(content))
@@ -129,20 +128,20 @@ def test_types_are_fitted_to_runs_at_several_budgets_and_read_again(sweep: list[
         (notes,) = (each for each in content["fits"] if each["kind"] == task["name"])
         assert notes["A"]["low"] <= task["A"] <= notes["A"]["high"]
         assert list(notes["monotone"]) == sorted(notes["monotone"])
-    again = json.loads(tune(path, *PLAN, "--json").stdout)
+    again = json.loads(plan(path, *PLAN, "--json").stdout)
     assert again["budgets"] == json.loads(done.stdout)["budgets"]
-    assert "misses at most" in tune(*sweep, *PLAN).stdout
+    assert "misses at most" in plan(*sweep, *PLAN).stdout
 
 
 def test_a_plan_among_measured_budgets(sweep: list[Path], tmp_path: Path, types: Path) -> None:
     stack = tmp_path / "stack.yaml"
-    assert tune(*sweep, *PLAN, "--measured", "--batch", "16,0.2", "--output_path", stack).exit_code == 0
+    assert plan(*sweep, *PLAN, "--measured", "--batch", "16,0.2", "--output_path", stack).exit_code == 0
     loaded = check_stack(load_config(stack)).plan
     assert set(loaded.budgets.values()) <= {0, 50, 100, 200, 400}
     assert (loaded.demand.queue.places, loaded.demand.queue.slowdown) == (16, 0.2)
-    found, free = (json.loads(tune(*sweep, *PLAN, *way, "--json").stdout) for way in (["--measured"], []))
+    found, free = (json.loads(plan(*sweep, *PLAN, *way, "--json").stdout) for way in (["--measured"], []))
     assert found["objective"] == pytest.approx(free["objective"], rel=0.1)
-    assert "measured types are in files" in tune(types, *PLAN, "--measured").stderr
+    assert "measured types are in the `types`" in plan(types, *PLAN, "--measured").stderr
 
 
 def crowd(*folders: Path) -> None:
@@ -152,7 +151,7 @@ def crowd(*folders: Path) -> None:
 
 
 def fits_of(folders: list[Path]) -> Any:
-    done = tune(*folders, *PLAN, "--json")
+    done = plan(*folders, *PLAN, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)["types"]
 
@@ -180,9 +179,29 @@ def test_what_is_asked_again_for_its_seconds_counts_once(sweep: list[Path], tmp_
 
 def test_a_fit_says_what_it_cannot_know(sweep: list[Path]) -> None:
     crowd(*sweep[:3])
-    done = tune(*sweep[:3], *PLAN)
+    done = plan(*sweep[:3], *PLAN)
     assert "their seconds include waiting" in done.stderr
     assert "measure a fourth" in done.stderr
-    done = tune(*sweep[:2], *PLAN)
-    assert done.exit_code == 2
-    assert "at least three budgets" in done.stderr
+
+
+def test_all_that_is_lacking_is_named_at_once(sweep: list[Path], types: Path) -> None:
+    runs, rate, alpha = "three or more budgets", "--arrival_rate", "--alpha"
+    for given, lacking in (
+        ([], {runs, rate, alpha}),
+        ([*sweep[:2], "--alpha", 30], {runs, rate}),
+        ([*sweep[:2], sweep[0].parent, *PLAN], {runs}),
+        ([types], {rate, alpha}),
+    ):
+        done = plan(*given)
+        assert done.exit_code == 2
+        assert {name for name in (runs, rate, alpha) if name in " ".join(done.stderr.split())} == lacking
+
+
+def test_questions_without_a_kind_are_one_type_and_the_user_is_told(sweep: list[Path]) -> None:
+    assert "one type" not in plan(*sweep, *PLAN).stderr
+    for folder in sweep:
+        records = folder / "samples.jsonl"
+        records.write_text(records.read_text().replace('"kind": "proofs"', '"kind": null'), encoding="utf-8")
+    done = plan(*sweep, *PLAN, "--json")
+    assert list(json.loads(done.stdout)["budgets"]) == ["all", "sums"]
+    assert "some questions name no kind, so they are planned as one type, 'all'" in done.stderr
