@@ -6,9 +6,9 @@
     python -m benchmarks.figures --data FOLDER          all that are not of today's code; --list says the hours
 
 It can be interrupted and started again: what is of today's code is passed over, and studies go on in `runs/figures`.
-Recorded samples of real models, and a real model's folder `smollm2`, are read from the folder; without it, what needs
-them is left out. Afterwards
-`make pages` writes the figures onto the pages. Read the sentences beside them.
+Recorded samples of real models are read from the folder. Three results need a vLLM that serves `tinylm/target`: give
+its address by `--base_url`. its_hub is found by SCAFFOLDING_ITS_HUB_PYTHON. Without these, what needs them is
+left out. Afterwards `make pages` writes the figures onto the pages. Read the sentences beside them.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Study(NamedTuple):
         reads: The options that take the data folder or a file of it, each with the file.
         stores: Whether the study takes `--store`.
         draws: Whether it takes `--plot_path`.
+        on_server: Whether it takes `--base_url`, the address of a live server.
     """
 
     command: str
@@ -62,6 +63,7 @@ class Study(NamedTuple):
     reads: tuple[tuple[str, str], ...] = ()
     stores: bool = False
     draws: bool = False
+    on_server: bool = False
 
 
 STUDIES: Mapping[str, Study] = {
@@ -124,6 +126,9 @@ STUDIES: Mapping[str, Study] = {
     "eviction": Study("engines.eviction", 5),
     "attacks": Study("engines.attacks", 3),
     "wire": Study("engines.wire", 3),
+    "vllm": Study("studies.vllm --num_problems 120 --block 8", 12, on_server=True),
+    "vllm_one": Study("studies.vllm --num_problems 30 --block 1", 10, on_server=True),
+    "vllm_16": Study("studies.vllm --num_problems 64 --block 16", 10, on_server=True),
 }
 
 
@@ -133,17 +138,19 @@ def is_current(name: str) -> bool:
     return path.exists() and not changed_since(result(name))
 
 
-def command_of(name: str, data: Path | None) -> list[str] | None:
-    """The command that measures a result; None where it reads a file that is not at hand."""
+def command_of(name: str, data: Path | None, base_url: str | None = None) -> list[str] | None:
+    """The command that measures a result; None if it reads a file or asks a server that is not at hand."""
     study = STUDIES[name]
     module, *options = shlex.split(study.command)
     command = [sys.executable, "-m", f"benchmarks.{module}", *options, "--json"]
-    if study.reads and data is None:
+    if (study.reads and data is None) or (study.on_server and base_url is None):
         return None
     for option, file in study.reads:
         command += [option, str(data / file)]
     if study.stores:
         command += ["--store", str(STORE / name)]
+    if study.on_server:
+        command += ["--base_url", str(base_url)]
     if study.draws:
         command += ["--plot_path", str(RESULTS / f"{name}.png")]
     return command
@@ -161,9 +168,10 @@ def measure(name: str, command: list[str]) -> None:
 @click.command(help=__doc__, epilog="Example: python -m benchmarks.figures --only dynasor --only stopping")
 @click.option("--only", multiple=True, type=click.Choice(list(STUDIES)), help="A result; repeatable.", metavar="NAME")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of samples.")
+@click.option("--base_url", help="Address of a vLLM that serves tinylm/target, up to /v1.")
 @click.option("--recorded", is_flag=True, help="Measure what plays recorded samples, and nothing else.")
 @click.option("--list", "as_list", is_flag=True, help="Say what there is; run nothing.")
-def main(only: tuple[str, ...], data: Path | None, recorded: bool, as_list: bool) -> None:
+def main(only: tuple[str, ...], data: Path | None, base_url: str | None, recorded: bool, as_list: bool) -> None:
     names = list(only) or [
         name
         for name, study in STUDIES.items()
@@ -180,9 +188,10 @@ def main(only: tuple[str, ...], data: Path | None, recorded: bool, as_list: bool
     if str(commit()).endswith("-dirty"):
         raise click.ClickException("tracked files differ from their commit: a result names the commit; commit first")
     for number, name in enumerate(names, 1):
-        command = command_of(name, data)
+        command = command_of(name, data, base_url)
         if command is None:
-            print(f"{name}: left out, it reads samples: give --data", file=sys.stderr)
+            needed = "it asks a server: give --base_url" if STUDIES[name].on_server else "it reads samples: give --data"
+            print(f"{name}: left out, {needed}", file=sys.stderr)
             continue
         print(f"{name} ({number} of {len(names)}, about {STUDIES[name].minutes} minutes)", file=sys.stderr)
         measure(name, command)

@@ -7,8 +7,7 @@ The template of `docs/results.md` is `docs/_pages/docs/results.md.jinja`, and so
 for `saves 41.9 % (40.7 to 43.0)`: the file `benchmarks/results/demo.json`, the name of a figure there, and its form.
 In a form `x100` stands where the file has a share and the page per cent, and `+` where a gain bears its sign. Then
 stand the number of decimals (of the interval, too, where it has another one: `.0 .1`) and the unit. `value(...)` is the
-figure without its interval, `bars("demo")` the table of the limits that a file's figures should meet, and
-`commits()` the table of files and the commits on which they were measured.
+figure without its interval, and `bars("demo")` the table of the limits that a file's figures should meet.
 
 An interval that others measured stands on a line with `{# source: WHOSE #}`. Every other interval of a template is a
 fault: its file is not known.
@@ -104,13 +103,6 @@ def bars(*files: str) -> str:
     return "\n".join(["| bar | measured | limit | held |", "| --- | --- | --- | --- |", *rows])
 
 
-def commits() -> str:
-    """A table of the kept results and the commits that they were measured on."""
-    names = sorted(path.stem for path in RESULTS.glob("*.json") if "figures" in result(path.stem))
-    rows = [f"| `{name}.json` | {commit_of(name)} | {uncomputed(name) or ''} |" for name in names]
-    return "\n".join(["| file | measured on commit | intervals without their values |", "| --- | --- | --- |", *rows])
-
-
 def uncomputed(name: str) -> int:
     """Intervals of a file that cannot be computed again: it has not kept the values behind them."""
     figures = result(name).get("figures", {}).values()
@@ -131,7 +123,7 @@ def rendered(template: str) -> str:
         jinja2.TemplateError: The template is wrong.
     """
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    environment.globals.update(figure=figure, value=value, bars=bars, commits=commits)
+    environment.globals.update(figure=figure, value=value, bars=bars)
     return environment.from_string(ELSEWHERE.sub("", template)).render()
 
 

@@ -83,11 +83,6 @@ def test_code_and_the_figures_of_others_need_no_file() -> None:
     assert words(template, "```\n12 % (10 to 14)\n```\nTheir 12 % (10 to 14).\n") == []
 
 
-@pytest.mark.usefixtures("results")
-def test_the_table_of_commits_has_every_file_and_counts_intervals_without_values() -> None:
-    assert "| `mine.json` | 0123456789 | 2 |" in pages.rendered("{{ commits() }}")
-
-
 def test_failed_bars_are_printed_and_many_that_hold_are_counted(results: Path) -> None:
     document = json.loads((results / "mine.json").read_text(encoding="utf-8"))
     document["bars"] = [

@@ -23,7 +23,7 @@ def test_the_study_takes_the_options(name: str, tmp_path: Path) -> None:
     study = figures.STUDIES[name]
     for file in filter(None, (file for _, file in study.reads)):
         (tmp_path / file).write_text("{}\n", encoding="utf-8")
-    command = figures.command_of(name, tmp_path)
+    command = figures.command_of(name, tmp_path, "http://server/v1")
     assert command is not None
     python, _, module, *options = command
     assert python == sys.executable
@@ -34,7 +34,7 @@ def test_the_study_takes_the_options(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(figures.STUDIES) & set(results())))
 def test_the_command_reads_the_files_that_the_kept_result_read(name: str, tmp_path: Path) -> None:
-    command = figures.command_of(name, tmp_path)
+    command = figures.command_of(name, tmp_path, "http://server/v1")
     assert command is not None
     files = re.findall(r'"name": "([^"]+)", "sha256"', json.dumps(result(name)["setting"]))
     assert {Path(each).name for each in command} >= set(files)
@@ -45,8 +45,13 @@ def test_every_study_of_recorded_samples_is_made_again() -> None:
     assert set(figures.RECORDED) <= made
 
 
-def test_what_reads_samples_is_left_out_without_them() -> None:
+def test_every_kept_result_has_a_command() -> None:
+    assert set(results()) <= set(figures.STUDIES)
+
+
+def test_what_reads_samples_or_asks_a_server_is_left_out_without_them(tmp_path: Path) -> None:
     assert figures.command_of("conformal_replay", None) is None
+    assert figures.command_of("vllm", tmp_path) is None
 
 
 def test_a_document_is_kept_only_where_the_study_came_to_its_end(

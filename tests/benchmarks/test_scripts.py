@@ -52,7 +52,6 @@ EXTRA = {
     "studies.branching": ("--target", "tinylm/draft"),
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
     "engines.eviction": ("--model", "tinylm/draft"),
-    "studies.live_replay": ("--model", "tinylm/draft"),
     "studies.tinylm": ("--num_problems", "4", "--num_votes", "2", "--target", "tinylm/draft"),
 }
 
