@@ -242,18 +242,6 @@ def call_count() -> CallCount:
     return CallCount()
 
 
-@pytest.fixture
-def within_ceiling() -> Callable[[str, float], None]:
-    """Holds a cost against the table of ceilings. Who raises one says why there, and in the commit."""
-    table = json.loads((Path(__file__).parent / "cost_ceilings.json").read_text(encoding="utf-8"))
-
-    def check(name: str, cost: float) -> None:
-        ceiling = table[name]["ceiling"]
-        assert cost <= ceiling, f"{name}: {cost:.1f}, above the ceiling of {ceiling} in tests/cost_ceilings.json"
-
-    return check
-
-
 # What is slow to import: of the package's own dependencies, and of those that run a model.
 CORE = ("asyncio", "click", "numpy", "pydantic", "rich.progress", "scipy.optimize", "scipy.stats", "yaml")
 MODELS = (

@@ -1,53 +1,55 @@
-"""No controller holds the host's loop for long. No test can assert milliseconds, so it counts calls a step."""
+"""No vote holds the host's loop longer for more samples, whatever it compares.
+
+A step is one callback of the loop: while it runs, nothing else on the loop does. It is measured in function calls.
+"""
 
 from __future__ import annotations
 
+import itertools
 from asyncio import events
 from collections.abc import Callable
 from typing import Any
 
-import pytest
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.testing import ScriptedWorker
 
-from tests.controllers import loop_held
-
-NUM_REQUESTS = 64
-CHUNK_SIZE = 1024  # with 64 tokens between two looks, counting takes minutes; a step is as long
-# Log-probabilities of 8,192 tokens a branch, and 64 samples a vote, take long to count; more requests change no step.
-FEWER_REQUESTS = {
-    "vote": 8,
-    "vote by confidence": 1,
-    "deepconf": 1,
-    "branching": 1,
-    "search": 4,
-    "draft and target": 8,
-    "vote of chains": 16,
-}
 _STEP = events.Handle._run.__code__  # type: ignore[attr-defined]  # where every callback of a loop begins
+# None equals another of its kind, and their text leaves most pairs open: every pair is looked at part by part.
+HOSTILE: tuple[Callable[[int], str], ...] = (
+    lambda n: "(" + ",".join(f"x^{part}{n}" for part in range(40)) + ")",
+    lambda n: r"\cup ".join(f"({part},{part + n}x)" for part in range(40)),
+    lambda n: ",".join(rf"\pm{n + part}" for part in range(40)),
+    lambda n: "9" * 200 + f"{n}/" + "7" * 200,
+)
 
 
-class LongestStep:
-    """The most functions, of Python and of C, that one step of a loop calls: while it runs, nothing else on it does.
+def longest_step(count: Any, num_samples: int) -> int:
+    """Calls of the longest step of a vote whose answers are all different and slow to compare."""
+    longest, count_one, numbers = 0, count._count, itertools.count()
 
-    Attributes:
-        num: Calls of the longest step.
-    """
-
-    def __init__(self, call_count: Any) -> None:
-        self.num = 0
-        self._counted = call_count
-        self._count = call_count._count
-        call_count._count = self._see
-
-    def _see(self, frame: Any, event: str, argument: object) -> None:
+    def see(frame: Any, event: str, argument: object) -> None:
+        nonlocal longest
         if event == "call" and frame.f_code is _STEP:
-            self.num, self._counted.num = max(self.num, self._counted.num), 0
-        self._count(frame, event, argument)
+            longest, count.num = max(longest, count.num), 0
+        count_one(frame, event, argument)
+
+    def respond(task: GenerationTask) -> str:
+        number = next(numbers)
+        return rf"\boxed{{{HOSTILE[number % len(HOSTILE)](number)[:480]}}}"
+
+    count._count = see
+    vote = MajorityVoteController(NativeGenerationController({"temperature": 0.7}), num_samples, allocation=None)
+    with ScaffoldingLlm(vote, {"generation": ScriptedWorker(respond)}, seed=0) as llm, count.on_loop(llm.loop):
+        llm.generate("question")
+    count._count = count_one
+    return longest
 
 
-@pytest.mark.filterwarnings("ignore:the take-over rule. coverage 'conditional'")
-@pytest.mark.parametrize("name", loop_held.CONTROLLERS)
-def test_a_step(name: str, call_count: Any, within_ceiling: Callable[[str, float], None]) -> None:
-    longest = LongestStep(call_count)
-    loop_held.run(loop_held.CONTROLLERS[name](CHUNK_SIZE), FEWER_REQUESTS.get(name, NUM_REQUESTS), call_count.on_loop)
-    assert longest.num > 0
-    within_ceiling("controllers, calls a step of the loop", longest.num)
+def test_a_step_of_a_vote_grows_at_most_with_its_samples(call_count: Any) -> None:
+    """Comparing all pairs in one step would take 16 times as long."""
+    longest_step(call_count, 64)  # forms of answers are kept from here on
+    few, four_times = longest_step(call_count, 16), longest_step(call_count, 64)
+    assert 0 < four_times < 6 * few

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,8 +13,6 @@ from scaffolding_ext.evaluation.run.run_stats import RunStats
 from scaffolding_ext.evaluation.run.runner import evaluate_async
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
-
-NUM_SAMPLES = 200
 
 
 class InstantWorker(Worker):
@@ -28,12 +25,12 @@ class InstantWorker(Worker):
     task_handlers: ClassVar[dict[Any, Any]] = {GenerationTask: _generate}
 
 
-def test_a_record(call_count: Any, within_ceiling: Callable[[str, float], None], tmp_path: Path) -> None:
-    samples = [Example(f"q{number}", f"Question {number}", "1") for number in range(NUM_SAMPLES)]
+def test_a_record_costs_as_much_among_many_as_among_few(call_count: Any, tmp_path: Path) -> None:
     tally = RunStats()
 
-    async def run(llm: ScaffoldingLlm, name: str) -> None:
-        with record_writer(tmp_path / name, clock=lambda: 0.0) as write:
+    async def run(llm: ScaffoldingLlm, num_samples: int) -> None:
+        samples = [Example(f"q{number}", f"Question {number}", "1") for number in range(num_samples)]
+        with record_writer(tmp_path / str(num_samples), clock=lambda: 0.0) as write:
 
             def keep(record: Record) -> None:
                 write(record)
@@ -41,13 +38,18 @@ def test_a_record(call_count: Any, within_ceiling: Callable[[str, float], None],
 
             await evaluate_async(llm, samples, on_record=keep)
 
-    controller = NativeGenerationController({"temperature": 0.7})
-    with ScaffoldingLlm(controller, {"generation": InstantWorker()}, 1, seed=0) as llm:
-        asyncio.run(run(llm, "warm_up"))
+    def calls_a_record(llm: ScaffoldingLlm, num_samples: int) -> float:
+        before = call_count.num
         call_count.start()
         try:
-            asyncio.run(run(llm, "counted"))
+            asyncio.run(run(llm, num_samples))
         finally:
             call_count.stop()
-    assert tally.num_correct == 2 * NUM_SAMPLES
-    within_ceiling("eval, calls a record", call_count.num / NUM_SAMPLES)
+        return float(call_count.num - before) / num_samples
+
+    controller = NativeGenerationController({"temperature": 0.7})
+    with ScaffoldingLlm(controller, {"generation": InstantWorker()}, 1, seed=0) as llm:
+        asyncio.run(run(llm, 10))
+        few, many = calls_a_record(llm, 50), calls_a_record(llm, 200)
+    assert tally.num_correct == 260
+    assert 0 < many <= 1.05 * few
