@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.answers import begun_box, extract, up_to_brace
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+def test_extract():
+    cases = [
         (r"so \boxed{42}.", "42"),
         (r"\boxed{1} wait, \boxed{2}", "2"),
         (r"\boxed{\frac{1}{2}} done", r"\frac{1}{2}"),
@@ -67,10 +67,8 @@ from scaffolding_ext.answers import begun_box, extract, up_to_brace
         ("The answer is \n\n", None),
         ("nothing here", None),
         ("", None),
-    ],
-)
-def test_extract(text, answer):
-    assert extract(text) == answer
+    ]
+    assert [(text, answer, found) for text, answer in cases if (found := extract(text)) != answer] == []
 
 
 @settings(deadline=None)
@@ -86,9 +84,8 @@ def test_a_box_holds_what_up_to_brace_reads(text):
     assert extract(f"so \\boxed{{{text}") == (up_to_brace(text) or None)
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+def test_up_to_brace():
+    cases = [
         ("5} and so on", "5"),
         ("\\frac{1}{2}}", "\\frac{1}{2}"),
         (" 5 }", "5"),
@@ -100,15 +97,12 @@ def test_a_box_holds_what_up_to_brace_reads(text):
         ("\\}5}", "\\}5"),
         ("\\{5}", "\\{5"),
         ("5\\", None),
-    ],
-)
-def test_up_to_brace(text, answer):
-    assert up_to_brace(text) == answer
+    ]
+    assert [(text, answer, found) for text, answer in cases if (found := up_to_brace(text)) != answer] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+def test_hostile_texts_are_read_in_one_pass():
+    for text, answer in [
         ("the answer is" + "\n" * 100_000, None),
         ("the answer" + " " * 100_000, None),
         ("the answer is " + "\\" * 100_000, None),
@@ -123,17 +117,13 @@ def test_up_to_brace(text, answer):
         ("\\boxed" + " " * 100_000, None),
         ("\\boxed{" * 20_000, None),
         ("\\boxed{" + "{" * 50_000 + "}" * 50_000 + "}", "{" * 50_000 + "}" * 50_000),
-    ],
-    ids=range(14),
-)
-def test_hostile_texts_are_read_in_one_pass(text, answer):
-    extracted = extract(text)
-    assert extracted == (answer if answer is None else answer.strip())
+    ]:
+        extracted = extract(text)
+        assert extracted == (answer if answer is None else answer.strip())
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+def test_the_last_formula_or_number_is_taken_only_where_the_caller_allows_it() -> None:
+    for text, answer in [
         (r"Thus, 196 has \( 9 \) positive divisors.", "9"),
         ("Thus, 196 has exactly **9** positive divisors.", "9"),
         (r"the perimeter is \[ P = 6 \times 7 = 42 \] inches", "42"),
@@ -150,17 +140,14 @@ def test_hostile_texts_are_read_in_one_pass(text, answer):
         ("no number, x1 and v2.0 apart", None),
         ("$ $", None),
         ("", None),
-    ],
-)
-def test_the_last_formula_or_number_is_taken_only_where_the_caller_allows_it(text: str, answer: str | None) -> None:
-    assert extract(text, fallback="last") == answer
-    if "boxed" not in text and "answer" not in text:
-        assert extract(text) is None
+    ]:
+        assert extract(text, fallback="last") == answer, text
+        if "boxed" not in text and "answer" not in text:
+            assert extract(text) is None, text
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+def test_choices() -> None:
+    cases = [
         (r"\boxed{B}", "B"),
         (r"\boxed{\text{(B) } 12}", "B"),
         ("The answer is (C) because A and B are wrong.", "C"),
@@ -171,10 +158,8 @@ def test_the_last_formula_or_number_is_taken_only_where_the_caller_allows_it(tex
         ("Always Be Careful", None),
         (r"\boxed{12}", None),
         ("", None),
-    ],
-)
-def test_choices(text: str, answer: str | None) -> None:
-    assert extract(text, choices="ABCD") == answer
+    ]
+    assert [(text, answer, found) for text, answer in cases if (found := extract(text, choices="ABCD")) != answer] == []
 
 
 def test_the_callers_own_extractor_goes_first_and_may_pass() -> None:
@@ -195,9 +180,8 @@ def test_no_way_to_extract_gives_an_empty_answer(text: str) -> None:
         assert answer is None or answer.strip()
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+def test_a_begun_box_is_read_up_to_its_brace_and_else_to_the_end_of_its_line():
+    cases = [
         ("5} so", "5"),
         (r"\frac{1}{2}}\]", r"\frac{1}{2}"),
         ("}", None),
@@ -214,15 +198,12 @@ def test_no_way_to_extract_gives_an_empty_answer(text: str) -> None:
         ("3.5. So", "3.5"),
         ("3.14", "3.14"),
         ("{1, 2", "{1, 2"),
-    ],
-)
-def test_a_begun_box_is_read_up_to_its_brace_and_else_to_the_end_of_its_line(text, answer):
-    assert begun_box(text) == answer
+    ]
+    assert [(text, answer, found) for text, answer in cases if (found := begun_box(text)) != answer] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+def test_the_answer_is_read_from_what_states_it() -> None:
+    cases = [
         ("<answer>42</answer>", "42"),
         ("so 41? <Answer>\n 42 \n</Answer> I am sure.", "42"),
         ("<answer>Answer: 42</answer>", "42"),
@@ -267,15 +248,12 @@ def test_a_begun_box_is_read_up_to_its_brace_and_else_to_the_end_of_its_line(tex
         ("The answer is 12.\nThe answer is correct.", "12"),
         ("Answer: 12\nIf so, the answer is clear.", "12"),
         ("The answer is incorrect.", None),
-    ],
-)
-def test_the_answer_is_read_from_what_states_it(text: str, answer: str | None) -> None:
-    assert extract(text) == answer
+    ]
+    assert [(text, answer, found) for text, answer in cases if (found := extract(text)) != answer] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+def test_a_choice_is_read_from_what_names_one() -> None:
+    cases = [
         ("So option C it is. I hope this helps!", "C"),
         ("C it is. I hope that helps", "C"),
         ("The right choice is (B). A quick check confirms it.", "B"),
@@ -294,10 +272,10 @@ def test_the_answer_is_read_from_what_states_it(text: str, answer: str | None) -
         ("<think>(A)? The answer is A.</think>The answer is B.", "B"),
         ("The answer is B.\n\nQuestion: Next?\nAnswer: C", "B"),
         ("\\boxed{A} or \\boxed{B}? \\boxed{", None),
-    ],
-)
-def test_a_choice_is_read_from_what_names_one(text: str, answer: str | None) -> None:
-    assert extract(text, choices="ABCDEFGHIJ") == answer
+    ]
+    assert [
+        (text, answer, found) for text, answer in cases if (found := extract(text, choices="ABCDEFGHIJ")) != answer
+    ] == []
 
 
 _NOISE_BEFORE = st.sampled_from(
@@ -324,9 +302,8 @@ def test_every_ending_with_noise_around_it_states_its_box(before: str, ending: s
     assert extract(f"{before}\n{ending.format(number)}{behind}") == extract(f"\\boxed{{{number}}}")
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
+def test_names_boxes_languages_and_channels():
+    cases = [
         ("The answer is Mr. Darcy. He is proud.", "Mr. Darcy"),
         ("The answer is Ft. Worth.", "Ft. Worth"),
         ("Answer: C. S. Lewis. He wrote it.", "C. S. Lewis"),
@@ -359,15 +336,12 @@ def test_every_ending_with_noise_around_it_states_its_box(before: str, ending: s
         ("analysisThe answer is 1.assistantfinalThe answer is 2.", "2"),
         ("analysisThe answer is 1.assistantfinal", "1"),
         ("analysis says 3; the answer is 4.", "4"),
-    ],
-)
-def test_names_boxes_languages_and_channels(text, answer):
-    assert extract(text) == answer
+    ]
+    assert [(text, answer, found) for text, answer in cases if (found := extract(text)) != answer] == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_remarks_behind_an_answer_are_not_the_answer() -> None:
+    cases = [
         "The answer is 42.\n\nNote: the answer is based on the assumption that x > 0.",
         "The answer is 42. The answer is rounded to the nearest integer.",
         "**Answer:** 42\n\n**Explanation:** the answer is found by multiplying 6 by 7.",
@@ -388,10 +362,8 @@ def test_names_boxes_languages_and_channels(text, answer):
         "The final answer is:\n\\[\n42\n\\]",
         "The answer to the second question is 42.",
         "Use \\boxed for it. The answer is 42.",
-    ],
-)
-def test_remarks_behind_an_answer_are_not_the_answer(text: str) -> None:
-    assert extract(text) == "42"
+    ]
+    assert [(text, found) for text in cases if (found := extract(text)) != "42"] == []
 
 
 def test_what_belongs_to_an_answer_stays() -> None:
@@ -423,13 +395,15 @@ _TURN_ENDS = (
 )
 
 
-@pytest.mark.parametrize("model", _BLOCKS)
-@pytest.mark.parametrize("end", _TURN_ENDS)
-def test_neither_thinking_nor_the_end_of_a_turn_is_the_answer(model: str, end: str) -> None:
-    opening, close = _BLOCKS[model]
-    assert extract(f"{opening}{_DRAFT}{close}The answer is 391{end}") == "391"
-    assert extract(f"{opening}{_DRAFT}{close}So 391{end}\n<|im_start|>user\nIs 7 odd?", fallback="last") == "391"
-    assert extract(f"{opening}(A)? No.{close}I choose (B){end}<|im_start|>user\nNot (C)?", choices="ABC") == "B"
+def test_neither_thinking_nor_the_end_of_a_turn_is_the_answer() -> None:
+    wrong = []
+    for (model, (opening, close)), end in itertools.product(_BLOCKS.items(), _TURN_ENDS):
+        begun, next_turn = f"{opening}{_DRAFT}{close}", f"{end}\n<|im_start|>user\nIs 7 odd? (C)?"
+        choice = extract(f"{opening}(A)? No.{close}I choose (B){next_turn}", choices="ABC")
+        found = extract(f"{begun}The answer is 391{end}"), extract(f"{begun}So 391{next_turn}", fallback="last"), choice
+        if found != ("391", "391", "B"):
+            wrong.append((model, end, found))
+    assert wrong == []
 
 
 def test_a_mark_that_ends_turns_may_be_the_answer_itself() -> None:
@@ -439,9 +413,8 @@ def test_a_mark_that_ends_turns_may_be_the_answer_itself() -> None:
     assert extract("<p>The answer is 5</p><p>I hope this helps.</p>") == "5"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_choice_is_read_in_other_languages() -> None:
+    cases = [
         "La respuesta correcta es (B). (A) y (C) no.",
         "La bonne r\u00e9ponse est la B, car A et C sont fausses.",
         "Die korrekte L\u00f6sung lautet (B). (A) scheidet aus.",
@@ -452,7 +425,5 @@ def test_a_mark_that_ends_turns_may_be_the_answer_itself() -> None:
         "\u6240\u4ee5\u9009B\u3002A\u548cC\u4e0d\u5bf9\u3002",
         "\u0627\u0644\u0625\u062c\u0627\u0628\u0629: B. \u0644\u0627 A \u0648\u0644\u0627 C",
         "\u0e04\u0e33\u0e15\u0e2d\u0e1a\u0e04\u0e37\u0e2d B. A C",
-    ],
-)
-def test_a_choice_is_read_in_other_languages(text: str) -> None:
-    assert extract(text, choices="ABCD") == "B"
+    ]
+    assert [(text, found) for text in cases if (found := extract(text, choices="ABCD")) != "B"] == []

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from typing import Any
-
-import pytest
 
 from scaffolding_ext.answers.reading import Marks, Splitter, SplitText, marks_in
 from scaffolding_ext.answers.stop_strings import StopStrings
@@ -17,9 +16,8 @@ HARMONY = Marks("analysis", "assistantfinal")
 HEADED = Marks("", "[BEGIN FINAL RESPONSE]")
 
 
-@pytest.mark.parametrize(
-    ("text", "is_open", "marks", "thinking", "answer"),
-    [
+def test_a_text_is_split() -> None:
+    for text, is_open, marks, thinking, answer in [
         ("<think>a</think>\n\nb", False, PLAIN, "a", "b"),
         ("a</think>\n\nb", True, PLAIN, "a", "b"),
         ("<think>\na</think>b", True, PLAIN, "a", "b"),  # opened by the prompt, and again
@@ -52,31 +50,26 @@ HEADED = Marks("", "[BEGIN FINAL RESPONSE]")
         ("analysisWe add.assistantfinal9", False, HARMONY, "We add.", "9"),
         ("steps\n[BEGIN FINAL RESPONSE]\nb", None, HEADED, "steps\n", "b"),
         ("steps", None, HEADED, "", "steps"),
-    ],
-)  # fmt: skip
-def test_a_text_is_split(text: str, is_open: bool | None, marks: Marks, thinking: str, answer: str) -> None:
-    assert Splitter(marks, is_open).whole(text)[:2] == (thinking, answer)
-    for step in (1, 2, 3, 7):
-        splitter = Splitter(marks, is_open)
-        for at in range(0, len(text), step):
-            splitter.feed(text[at : at + step])
-        assert splitter.end()[:2] == (thinking, answer)
+    ]:
+        assert Splitter(marks, is_open).whole(text)[:2] == (thinking, answer), text
+        for step in (1, 2, 3, 7):
+            splitter = Splitter(marks, is_open)
+            for at in range(0, len(text), step):
+                splitter.feed(text[at : at + step])
+            assert splitter.end()[:2] == (thinking, answer), (text, step)
 
 
-@pytest.mark.parametrize(
-    ("text", "is_open", "answer", "is_stopped"),
-    [
+def test_stop_strings_end_the_answer_only() -> None:
+    for text, is_open, answer, is_stopped in [
         ("a STOP b</think>c STOP d", True, "c ", True),
         ("a STOP b</think>c", True, "c", False),
         ("<think>STOP</think>STOP", False, "", True),
         ("c STOP d", False, "c ", True),
         ("a STOP b</think>c", None, "c", False),
         ("<think>a</think>One. <think>STOP</think>Two. STOP", False, "One. Two. ", True),
-    ],
-)
-def test_stop_strings_end_the_answer_only(text: str, is_open: bool | None, answer: str, is_stopped: bool) -> None:
-    found = Splitter(PLAIN, is_open, StopStrings(("STOP",))).whole(text)
-    assert (found.answer, found.is_stopped) == (answer, is_stopped)
+    ]:
+        found = Splitter(PLAIN, is_open, StopStrings(("STOP",))).whole(text)
+        assert (text, found.answer, found.is_stopped) == (text, answer, is_stopped)
 
 
 def test_a_stream_gives_out_what_is_certain_and_waits_for_the_rest() -> None:
@@ -131,30 +124,17 @@ def num_calls(text: str, marks: Marks, is_open: bool | None, size: int) -> int:
     return count
 
 
-@pytest.mark.parametrize("is_open", [True, False, None])
-@pytest.mark.parametrize("size", [4, 1_000_000])
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        *(
-            "<think></think>",
-            "<think>",
-            "</think>",
-            "`</think>`",
-            "```<think>",
-        ),
-        *("<think>.</think> ", " ", "<thunk"),
-    ],
-)
-def test_steps_grow_with_the_text(pieces: str, size: int, is_open: bool | None) -> None:
-    few, many = (num_calls(pieces * num, PLAIN, is_open, size) for num in (400, 1_600))
-    assert many < 4.4 * few + 100
-    assert many < 12 * len(pieces) * 1_600
+def test_steps_grow_with_the_text() -> None:
+    for pieces, size, is_open in itertools.product(
+        ("<think></think>", "`</think>`", "```<think>", "<thunk"), (4, 1_000_000), (True, None)
+    ):
+        few, many = (num_calls(pieces * num, PLAIN, is_open, size) for num in (400, 1_600))
+        assert many < 4.4 * few + 100, (pieces, size, is_open)
+        assert many < 12 * len(pieces) * 1_600, (pieces, size, is_open)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
+def test_the_marks_of_an_unknown_model_are_found_by_the_closing_one() -> None:
+    cases = [
         ("a</think>b", Marks()),
         ("a</mm:think>b", Marks("<mm:think>", "</mm:think>")),
         ("a</think:opensource>b", Marks("<think:opensource>", "</think:opensource>")),
@@ -163,10 +143,8 @@ def test_steps_grow_with_the_text(pieces: str, size: int, is_open: bool | None) 
         ("analysisThe </think> mark.assistantfinalb", HARMONY),
         ("a \u25c1/think\u25b7 b", Marks("\u25c1think\u25b7", "\u25c1/think\u25b7")),
         ("I rethink </b> END", None),
-    ],
-)
-def test_the_marks_of_an_unknown_model_are_found_by_the_closing_one(text: str, found: Marks | None) -> None:
-    assert marks_in(text) == found
+    ]
+    assert [(text, marks_in(text)) for text, marks in cases if marks_in(text) != marks] == []
 
 
 def test_a_prompt_that_ends_in_a_mark_opens_or_closes_thinking() -> None:

@@ -25,21 +25,20 @@ def first_end(text: str, strings: tuple[str, ...]) -> str:
     return text
 
 
-@pytest.mark.parametrize(
-    ("text", "strings", "expected"),
-    [
+def test_a_text_ends_before_the_string_that_is_complete_first() -> None:
+    cases = [
         ("so END OF ANSWER.", ("END OF ANSWER", "OF"), "so END "),  # `OF` is complete first
         ("so END OF ANSWER.", ("ANSWER", "R"), "so END OF "),  # both are complete at once: the longer one counts
         ("aaab", ("aab",), "a"),
         ("nothing", ("x",), "nothing"),
         ("nothing", (), "nothing"),
         ("", ("x",), ""),
-    ],
-)
-def test_a_text_ends_before_the_string_that_is_complete_first(
-    text: str, strings: tuple[str, ...], expected: str
-) -> None:
-    assert StopStrings(strings).cut(text) == expected == first_end(text, strings)
+    ]
+    assert [
+        (text, strings, expected)
+        for text, strings, expected in cases
+        if not StopStrings(strings).cut(text) == expected == first_end(text, strings)
+    ] == []
 
 
 @given(TEXTS, STOPS, st.integers(1, 7))

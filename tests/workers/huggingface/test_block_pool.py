@@ -158,18 +158,6 @@ def shared_len(a, b):
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def test_branches_share_whole_blocks_and_never_write_to_them():
-    memory = Memory()
-    prefix = list(range(3 * BLOCK_LEN + 5))
-    first = memory.running([*prefix, 900])
-    shared = memory.kv.buffers[0][list(first.table[:3])].clone()
-    branches = [memory.running([*prefix, 901 + number, *[7] * BLOCK_LEN]) for number in range(4)]
-    assert all(branch.blocks[:3] == first.blocks[:3] for branch in branches)
-    assert memory.pool.num_held == 3 + 1 + 4 * 2
-    assert torch.equal(memory.kv.buffers[0][list(first.table[:3])], shared)
-    memory.check([first, *branches])
-
-
 def test_a_block_is_announced_until_it_is_computed():
     memory = Memory()
     tokens = list(range(2 * BLOCK_LEN + 1))
@@ -224,16 +212,6 @@ def test_the_least_recently_used_leave_first_and_from_their_ends():
     assert memory.pool.num_evicted == 3
 
 
-def test_an_owner_can_say_what_leaves_first():
-    memory = Memory(num_blocks=4)
-    worthy, worthless = memory.running([1] * 2 * BLOCK_LEN), memory.running([2] * 2 * BLOCK_LEN)
-    memory.pool.free(worthy, keep=True, priority=BlockPriority(1, 0.5))
-    memory.pool.free(worthless, keep=True, priority=BlockPriority(0, 0.2))
-    memory.begin([8] * 3 * BLOCK_LEN)
-    assert memory.num_found([2] * 2 * BLOCK_LEN) == 0
-    assert memory.num_found([1] * 2 * BLOCK_LEN) == BLOCK_LEN
-
-
 def test_a_plain_request_s_blocks_stay_longer_than_a_branch_s():
     """Omega of a plain prompt is 1, that of a branch its score by its depth: whoever was used last."""
     memory = Memory(num_blocks=8, max_cached=4)
@@ -258,25 +236,6 @@ def test_of_2_080_scored_blocks_the_80_lowest_leave_a_cache_of_2_000():
     assert left == set(np.argsort(omegas)[:80].tolist())
 
 
-def test_no_more_is_cached_than_may_be():
-    memory = Memory(max_cached=2)
-    for number in range(4):
-        memory.pool.free(memory.running([number] * BLOCK_LEN), keep=True)
-    assert (memory.pool.num_free, memory.pool.num_held, memory.pool.num_cached) == (62, 0, 2)
-    assert [memory.num_found([number] * BLOCK_LEN) for number in range(4)] == [0, 0, 8, 8]
-    assert memory.pool.num_evicted == 2
-
-
-def test_what_was_freed_last_is_given_out_first():
-    memory = Memory(max_cached=0)
-    first, second = memory.begin([1]), memory.begin([2])
-    place = first.table[0]
-    memory.pool.free(first, keep=False)
-    assert memory.begin([3]).table[0] == place
-    assert memory.begin([4]).table[0] == 2
-    assert second.table[0] == 1
-
-
 def test_an_owner_frees_what_only_it_has_used():
     memory = Memory()
     for number, owner in ((1, "one"), (2, "one"), (3, "two")):
@@ -285,12 +244,6 @@ def test_an_owner_frees_what_only_it_has_used():
     memory.pool.free(memory.running([4] * BLOCK_LEN, owner="one"), keep=True)
     memory.pool.keep("one", None, [[4] * BLOCK_LEN])
     assert [memory.num_found([number] * BLOCK_LEN) for number in (1, 2, 3, 4)] == [0, 8, 8, 8]
-
-
-def test_the_same_block_elsewhere_is_another_prefix():
-    memory = Memory()
-    memory.running([1] * BLOCK_LEN + [2] * BLOCK_LEN)
-    assert memory.num_found([2] * BLOCK_LEN) == 0
 
 
 def test_a_pool_that_does_not_share_finds_and_keeps_nothing():
@@ -309,22 +262,6 @@ def test_sequences_of_different_salts_share_nothing():
         memory.pool.free(memory.running(tokens, salt=salt), keep=True)
         assert memory.num_found(tokens, salt) == 2 * BLOCK_LEN
     assert memory.num_found(tokens, "another") == 0
-
-
-def test_the_keys_of_a_sequence_are_computed_once(monkeypatch):
-    """A search for a prefix costs a digest for each block, not one for each pair of blocks."""
-    from scaffolding_ext.workers.huggingface import block_pool
-
-    num_digests, digest = [], block_pool.blake2b
-    monkeypatch.setattr(block_pool, "blake2b", lambda *a, **k: (num_digests.append(1), digest(*a, **k))[1])
-    memory, sequence = Memory(num_blocks=100), TokenSequence([1] * 90 * BLOCK_LEN)
-    for _ in range(3):
-        assert memory.pool.find(sequence, 90 * BLOCK_LEN) == []
-    assert len(num_digests) == 90
-    memory.pool.begin(sequence, [], announces=True)
-    for _ in range(90):
-        memory.pool.advance([(sequence, BLOCK_LEN)])
-    assert len(num_digests) == 90
 
 
 def test_blocks_of_idle_owners_leave_first_however_recently_they_were_used():

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import subprocess
-import threading
 import weakref
 
 import pytest
@@ -73,14 +72,6 @@ def test_a_with_block_is_enough():
     worker.shutdown()  # a second time does nothing
     del worker
     remains.assert_gone()
-
-
-def test_twenty_dropped_workers_leave_no_thread():
-    before = set(threading.enumerate())
-    threads = [make()._engine._thread for _ in range(20)]
-    for thread in threads:
-        thread.join(WAIT)
-    assert set(threading.enumerate()) <= before
 
 
 def test_leaving_without_a_shutdown_ends_cleanly(warm_torch):

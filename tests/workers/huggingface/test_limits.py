@@ -216,16 +216,3 @@ def test_a_request_that_can_never_fit_is_refused_with_the_numbers():
     assert all(f"64 in all (kv_cache_bytes, {room}, holds no more)" in str(error) for error in errors)
     assert (status, len(longest.output_tokens)) == (TaskStatus.SUCCESS, 62)
     worker.shutdown()
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("kv_cache_bytes", 0, "is 0; it must be at least 1"),
-        ("max_seq_len", 0, "is 0; it must be at least 1"),
-        ("tokens_per_block", 8, "is 8; it must be at least 16"),
-    ],
-)
-def test_a_limit_is_checked_by_name(key, value, message):
-    with pytest.raises(ConfigError, match=f"{key}: {message}"):
-        HuggingFaceWorker(MODEL, **{key: value})

@@ -46,12 +46,9 @@ PLAIN = generated()[len(PROMPT) :].tolist()
     "fields",
     [
         {"repetition_penalty": 1.3},
-        {"repetition_penalty": 0.7},
         {"no_repeat_ngram_size": 2},
         {"bad_words_ids": [[PLAIN[0]], PLAIN[3:5]]},
-        {"suppress_tokens": PLAIN[:2]},
         {"begin_suppress_tokens": [PLAIN[0]]},
-        {"min_new_tokens": 30},
         {"min_length": 40},
         {"sequence_bias": [[[PLAIN[0]], -8.0]]},
         {"exponential_decay_length_penalty": [2, 1.5]},

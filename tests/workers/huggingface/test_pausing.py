@@ -97,17 +97,6 @@ def test_a_stream_pauses_where_it_was_told_and_goes_on_when_asked():
     asyncio.run(asyncio.wait_for(scenario(), WAIT))
 
 
-def test_what_is_asked_for_goes_before_the_bound():
-    async def scenario():
-        with make() as worker:
-            task = stream(1, run_to=3)
-            task.streaming_step = 20
-            await worker.run_task(task)
-            assert len(task.output_tokens) >= 20
-
-    asyncio.run(asyncio.wait_for(scenario(), WAIT))
-
-
 @pytest.mark.parametrize(("max_batch_size", "memory"), [(1, LITTLE), (4, {})])
 @pytest.mark.parametrize("end", ["cancel_flag", "scope", "shutdown"])
 def test_a_paused_stream_ends_as_others_do(end, max_batch_size, memory):
@@ -200,21 +189,5 @@ def test_chains_are_served_between_probes_without_end():
 
             await asyncio.gather(*(keep_probing(number) for number in range(6)))
             assert worker.metrics.num_waiting == 0
-
-    asyncio.run(asyncio.wait_for(scenario(), WAIT))
-
-
-def test_a_step_computes_no_more_rows_than_it_has_places_for():
-    async def scenario():
-        with make(max_batch_size=3) as worker:
-            runner, passes = worker._engine._batch._runner, []
-            forward = runner.forward
-            runner.forward = lambda works, *args: (passes.append(len(works)), forward(works, *args))[1]
-            tasks = [stream(seed, num_tokens=30) for seed in range(5)]
-            turns = asyncio.Lock()
-            await asyncio.gather(
-                *(grown(worker, task, turns) for task in tasks), *(worker.run_task(probe(i)) for i in range(9))
-            )
-            assert max(passes) == 3
 
     asyncio.run(asyncio.wait_for(scenario(), WAIT))

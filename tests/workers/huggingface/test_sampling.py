@@ -10,7 +10,6 @@ from scipy import stats
 from scaffolding_ext.workers.huggingface.engine_request import SamplingParams
 from scaffolding_ext.workers.huggingface.sampling import _SPLITMIX_STEP, sample, uniforms
 
-GREEDY = SamplingParams(0.0, 0, 1.0, 0)
 NEAR = 1e-4  # float32 may decide otherwise than float64 for numbers closer than this
 
 
@@ -130,19 +129,6 @@ def test_drawn_tokens_are_those_of_brute_force_in_a_large_vocabulary(seed, sprea
         assert sample(torch.from_numpy(logits[row : row + 1]), [params[row]], [5]).token_ids == [token]
 
 
-def test_rows_whose_border_is_plain_are_not_sorted(monkeypatch):
-    logits = torch.from_numpy(np.random.default_rng(0).normal(0, 3, (32, 5000)).astype(np.float32))
-    params = [SamplingParams(0.7, 20 * (row % 2), 0.95, row) for row in range(32)]
-    expected = sample(logits, params, [0] * 32)
-    num_sorted, sort = [], torch.sort
-    monkeypatch.setattr(torch, "sort", lambda rows, **how: (num_sorted.append(len(rows)), sort(rows, **how))[1])
-    assert sample(logits, params, [0] * 32) == expected
-    assert sum(num_sorted) < 16  # rows without top-k whose likeliest 64 tokens have less than 0.95
-    flat = [SamplingParams(0.7, 0, 0.95, 0)]
-    sample(torch.zeros(1, 5000), flat, [0])
-    assert num_sorted[-1] == 1
-
-
 def test_frequencies_follow_the_distribution():
     """Chi-square of 20,000 draws from five tokens, rejected at 1e-6 (seeded: a pass stays a pass)."""
     logits = torch.tensor([[0.0, 1.0, -1.0, 2.0, 0.5]]).expand(20_000, -1)
@@ -151,33 +137,6 @@ def test_frequencies_follow_the_distribution():
         counts = np.bincount(sample(logits, params, [3] * 20_000).token_ids, minlength=5)
         expected = torch.softmax(logits[0].double() / temperature, -1).numpy() * 20_000
         assert stats.chisquare(counts, expected).pvalue > 1e-6
-
-
-@pytest.mark.parametrize("params", [{"top_k": 2}, {"top_p": 0.6}, {"top_k": 3, "top_p": 0.7}])
-def test_tokens_outside_top_k_and_top_p_are_never_drawn(params):
-    """Probabilities 0.4, 0.3, 0.2, 0.1: each of these keeps the first two (0.4 and 0.3 of 0.9 reach 0.7)."""
-    logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).log().expand(3000, -1)
-    full = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | params
-    tokens = sample(logits, [SamplingParams(**full, seed=seed) for seed in range(3000)], [0] * 3000).token_ids
-    assert set(tokens) == {1, 3}
-    assert tokens.count(1) / 3000 == pytest.approx(4 / 7, abs=0.045)  # five standard errors
-
-
-def test_the_likeliest_token_is_always_kept():
-    params = [SamplingParams(1.0, 0, 1e-9, seed) for seed in range(50)]
-    assert set(sample(torch.tensor([[0.0, 5.0, 1.0]]).expand(50, -1), params, [0] * 50).token_ids) == {1}
-
-
-def test_greedy_rows_are_greedy_beside_sampled_ones():
-    logits = torch.tensor([[0.0, 3.0, 1.0]] * 2)
-    for seed in range(30):
-        assert sample(logits, [GREEDY, SamplingParams(5.0, 0, 1.0, seed)], [0, 0]).token_ids[0] == 1
-
-
-def test_limits_of_a_greedy_row_mean_nothing_to_it_nor_to_others():
-    logits = torch.tensor([[0.0, 3.0, 1.0]] * 2)
-    limited, free = SamplingParams(0.0, 1, 0.5, 0), SamplingParams(5.0, 0, 1.0, 1)
-    assert sample(logits, [limited, free], [0, 0]) == sample(logits, [GREEDY, free], [0, 0])
 
 
 def test_log_probabilities_are_those_of_the_unmodified_distribution():

@@ -132,7 +132,7 @@ def test_a_chat_that_is_ahead_gives_what_was_asked_for() -> None:
 
 
 @KINDS
-@pytest.mark.parametrize("text", ["naïve 学 and so", "é", "plain", "a \U0001f600!\n"])
+@pytest.mark.parametrize("text", ["naïve 学 and so", "a \U0001f600!\n"])
 def test_ids_inside_characters_are_found_again(kind: Callable[..., Any], text: str) -> None:
     ids = BODIES.encode(text, False)
     with serving(Writes(ids), "llama_cpp") as server, OpenAIWorker(server.url, MODEL) as worker:

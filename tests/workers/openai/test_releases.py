@@ -15,8 +15,6 @@ pytest.importorskip("torch")
 
 from scaffolding_ext.controllers.tree.expand import WorkerExpander
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
-from scaffolding_ext.controllers.vote.deepconf import DeepConfController
-from scaffolding_ext.controllers.vote.trace_confidence import token_confidence
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LayerExit, VerifyTask
@@ -144,28 +142,11 @@ def _highest(step: Any, num: int) -> list[float]:
     return sorted((entry.logprob for entry in step.values()), reverse=True)[:num]
 
 
-def test_deepconf_reads_one_confidence_from_a_chat_and_from_the_model(model: Any) -> None:
-    fields: dict[str, Any] = {"input_str": "Start with 5.", "max_tokens": 12, "num_logprobs": 4, "seed": 4}
-    here, there = (GenerationTask(**fields, temperature=2.0) for _ in range(2))
-    with serving(model, "vllm", endpoint="chat") as (_, worker):
-        run(worker, there)
-    run(model, here)
-    confidences = [[token_confidence(step, 4) for step in task.logprobs] for task in (there, here)]
-    assert confidences[0] == pytest.approx(confidences[1])
-
-
 def test_more_alternatives_than_a_chat_tells_are_refused_by_name(model: Any) -> None:
     with serving(model, "vllm", endpoint="chat") as (_, worker):
         assert worker.max_num_logprobs == 19
         with pytest.raises(InvalidTaskError, match=r"num_logprobs is 20; .*return at most 19"):
             run(worker, GenerationTask(input_str="Start with 5.", max_tokens=2, num_logprobs=20, temperature=0.0))
-
-
-def test_deepconf_is_told_at_build_how_many_alternatives_a_chat_has(model: Any) -> None:
-    with serving(model, "vllm", endpoint="chat") as (_, worker):
-        with pytest.raises(ConfigError, match=r"OpenAIWorker reports .* at most 19 tokens .* 20 are read: .* top_k=19"):
-            DeepConfController(2).bind({"generation": worker})
-        DeepConfController(2, top_k=19).bind({"generation": worker})
 
 
 @pytest.mark.parametrize("is_older", [False, True])
@@ -290,12 +271,6 @@ def test_a_server_that_does_not_order_programs_says_so(flavor: str, reason: str)
         assert reason in (worker.unordered or "")
 
 
-def test_scores_go_first_too(model: Any) -> None:
-    with serving(model, "vllm", prioritize=True, by_priority=True) as (server, worker):
-        run(worker, ScoreTask(input_tokens=[5, 6, 7], continuation_tokens=[8]))
-        assert server.requests[-1].body["priority"] == -1
-
-
 def test_a_vllm_without_priority_scheduling_refuses_by_name(model: Any) -> None:
     with serving(model, "vllm", named=True, prioritize=True) as (_, worker):
         task = generation()
@@ -327,8 +302,3 @@ def test_trtllm_serves_chat_takes_an_effort(model: Any) -> None:
     with serving(model, "trtllm", named=True, endpoint="chat") as (server, worker):
         run(worker, GenerationTask(input_str="5", max_tokens=1, reasoning_effort="high"))
         assert server.requests[-1].body["reasoning_effort"] == "high"
-
-
-def test_a_server_without_priorities_cannot_be_prioritized() -> None:
-    with pytest.raises(ConfigError, match="prioritize: is True, but servers of flavor 'openai' take no priority"):
-        OpenAIWorker("http://localhost:1/v1", MODEL, flavor="openai", prioritize=True)

@@ -8,7 +8,6 @@ import logging
 import math
 import re
 import socket
-import threading
 
 import pytest
 
@@ -21,7 +20,6 @@ from scaffolding_ext.errors import (
     InvalidTaskError,
     MissingDependencyError,
     NoOutputError,
-    ServerBusyError,
     TaskError,
 )
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
@@ -142,11 +140,6 @@ def test_a_refusal_is_the_tasks_fault_and_not_tried_again():
     with serving(server_options={"allowed": frozenset({"model"})}) as (server, worker):
         assert "refused the request" in fails(worker, generation(), InvalidTaskError)
         assert len(server.requests) == 1
-
-
-def test_a_busy_server_is_told_apart():
-    with serving(lambda number, request: "429", max_retries=0) as (_, worker):
-        assert "was too busy" in fails(worker, generation(), ServerBusyError)
 
 
 def test_a_server_that_is_not_there():
@@ -563,28 +556,6 @@ def test_a_stopped_server_does_not_hold_the_start_for_ever():
         url = f"http://127.0.0.1:{stopped.getsockname()[1]}/v1"
         with pytest.raises(EngineError, match=rf"{url} did not answer within start_seconds \(0\.2 s\)"):
             OpenAIWorker(url, "m", start_seconds=0.2)
-
-
-def test_a_slow_start_is_told(monkeypatch, caplog):
-    told = threading.Event()
-
-    class Listener(logging.Handler):
-        def emit(self, record):
-            if record.getMessage() == f"asking {server.url} ...":
-                told.set()
-
-    def wait(number, request):
-        assert told.wait(30)
-
-    monkeypatch.setattr("scaffolding_ext.workers.openai.connection._SILENT_SECONDS", 0.01)
-    listener = Listener()
-    logging.getLogger("scaffolding_ext.workers.openai.connection").addHandler(listener)
-    try:
-        with OpenAIServer(ScriptedWorker(TEXT), "m", fault=wait) as server:
-            OpenAIWorker(server.url, "m", endpoint="chat").shutdown()
-    finally:
-        logging.getLogger("scaffolding_ext.workers.openai.connection").removeHandler(listener)
-    assert told.is_set()
 
 
 @pytest.mark.parametrize("kind", [generation, stream])

@@ -19,7 +19,6 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 pytest.importorskip("torch")
 from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
-from scaffolding_ext.workers.trtllm.loading import _read_in_steps
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 MODEL = "tinylm/draft"
@@ -126,19 +125,6 @@ def test_the_arguments_of_upstreams_worker_serve(tensorrt_llm: Any) -> None:
         llm.shutdown()
 
 
-@pytest.mark.parametrize(
-    "llm_args",
-    [
-        {"scheduler_config": {"waiting_queue_policy": "priority"}},
-        {"kv_cache_free_gpu_memory_fraction": 0.3},
-        {"generation_config": "auto"},
-    ],
-)
-def test_the_double_takes_no_argument_that_its_release_lacks(llm_args: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="Extra inputs are not permitted"):
-        TRTLLMWorker(MODEL, llm_args=llm_args)
-
-
 def test_without_a_length_the_models_own_holds() -> None:
     config = json.loads((Path(model_folder(MODEL)) / "config.json").read_text())
     with TRTLLMWorker(MODEL) as worker:
@@ -201,13 +187,6 @@ def test_long_chains_are_read_in_steps(arguments: dict[str, Any], is_chunked: bo
         task = GenerationTask(input_tokens=[5] * 100, max_tokens=1)
         asyncio.run(worker.run_task(task))
         assert task.output_tokens
-
-
-@pytest.mark.parametrize("given", [None, False])
-def test_a_hub_model_of_unknown_length_is_read_in_steps_unless_told_otherwise(given: bool | None) -> None:
-    arguments = {} if given is None else {"enable_chunked_prefill": given}
-    _read_in_steps(arguments, None, None, "some/name")
-    assert arguments["enable_chunked_prefill"] is (given is None)
 
 
 def test_an_engine_reads_a_long_chain_in_steps_if_it_can(tmp_path: Path) -> None:
