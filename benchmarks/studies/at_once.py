@@ -3,8 +3,7 @@
     python -m benchmarks.studies.at_once --data FOLDER --json
 
 *Qwen3*: chosen on AIME24, four models together, 64 chains a question; judged on AIME25 and HMMT25, which had no part in
-any choice. The choice, and the rows from tokens to time, are as `tune --max_loss 1` writes them. Looks at the chains
-are left out: votes of whole chains are asked about.
+any choice. The choice, and the rows from tokens to time, are as `tune --max_loss 1` writes them.
 
 *R1-Distill-8B*, MATH-500, 80 samples of 60 questions: there chains that end first are not the better ones. It has no
 other questions to judge on, so its figures are those of cross-fitting.
@@ -12,7 +11,9 @@ other questions to judge on, so its figures are those of cross-fitting.
 
 from __future__ import annotations
 
-import dataclasses
+import gzip
+import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from benchmarks.studies.autotts import CHOOSES
 from benchmarks.studies.real import simulated_recording
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.logs.samples import RecordedQuestion, Recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.tune.choose import Cheapest, chosen, cross_validated
 from scaffolding_ext.evaluation.tune.endings import Whole
 from scaffolding_ext.evaluation.tune.replay import Replay
@@ -37,15 +38,17 @@ MAX_LOSS = 0.01
 WIDE = 20
 
 
-def votes_of(path: Path, num_samples: int, keeps: Callable[[RecordedQuestion], bool] = lambda _: True) -> Recording:
-    """The whole chains of a file, without looks at them."""
-    recording = read_recording([path], num_samples=num_samples)
-    questions = [
-        dataclasses.replace(each, looks=None, missing=each.missing | {"looks"})
-        for each in recording.questions
-        if keeps(each)
-    ]
-    return dataclasses.replace(recording, questions=questions)
+def votes_of(path: Path, num_samples: int, keeps: Callable[[str], bool] = lambda _: True) -> Recording:
+    """The whole chains of a file's tasks. Their probes are dropped before they are read, since grading them is slow."""
+    with tempfile.TemporaryDirectory() as folder, gzip.open(path, "rt", encoding="utf-8") as rows:
+        log = Path(folder) / "log.jsonl"
+        with log.open("w", encoding="utf-8") as whole:
+            for row in map(json.loads, rows):
+                if keeps(row.get("task", "")):
+                    for sample in row["samples"]:
+                        sample.pop("probes", None)
+                    whole.write(json.dumps(row) + "\n")
+        return read_recording([log], num_samples=num_samples)
 
 
 def add(report: Report, title: str, plays: Replay, played: ReplayResult) -> float:
@@ -93,8 +96,8 @@ def main(report: Report, data: Path | None) -> None:
     plays, setting = run(
         report,
         "Qwen3",
-        votes_of(data / QWEN3, 64, lambda each: each.task == CHOOSES),
-        votes_of(data / QWEN3, 64, lambda each: each.task != CHOOSES),
+        votes_of(data / QWEN3, 64, lambda task: task == CHOOSES),
+        votes_of(data / QWEN3, 64, lambda task: task != CHOOSES),
     )
     report.bar("Qwen3: the choice is a wide vote", is_wide(setting, plays.recording.num_samples), ">=", 1)
     plays, setting = run(report, "R1", votes_of(data / R1, 80), None)
