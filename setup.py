@@ -9,7 +9,7 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-HOME = "https://github.com/OWNER/scaffolding_ext"  # the one place that names it; the project has no address yet
+HOME = ""  # the address of the repository, in this one place; until there is one, metadata and site link to none
 VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)  # the package says it; nothing is imported to build it
 RELEASED = re.compile(r"^RELEASED = True", re.MULTILINE)  # errors.py says it
 ROOTS = {
@@ -78,8 +78,8 @@ EXTRAS |= {
     ],
 }
 
-if "/OWNER/" in HOME and RELEASED.search((HERE / "scaffolding_ext" / "errors.py").read_text(encoding="utf-8")):
-    sys.exit("setup.py: HOME still says OWNER, so this cannot be released: set it to the repository's address")
+if not HOME and RELEASED.search((HERE / "scaffolding_ext" / "errors.py").read_text(encoding="utf-8")):
+    sys.exit("setup.py: HOME is empty, so this cannot be released: set it to the repository's address")
 
 packages = []
 for name, folder in ROOTS.items():
@@ -97,8 +97,11 @@ class FreshBuild(build_py):
 
 
 def long_description() -> str:
-    """The README, with its links to files of the repository made whole, as an index shows it."""
+    """The README as an index shows it: links to files lead to the repository; without an address they are text."""
     text = (HERE / "README.md").read_text(encoding="utf-8")
+    if not HOME:
+        text = re.sub(r"!\[[^]]*]\((?!https?:|#)[^)]*\)", "", text)
+        return re.sub(r"\[([^]]*)]\((?!https?:|#)[^)]*\)", r"\1", text)
     text = re.sub(r"(!\[[^]]*]\()(?!https?:|#)", rf"\1{HOME}/raw/main/", text)
     return re.sub(r"((?<!!)\[[^]]*]\()(?!https?:|#)", rf"\1{HOME}/blob/main/", text)
 
@@ -111,12 +114,14 @@ setup(
     long_description=long_description(),
     long_description_content_type="text/markdown",
     author="The authors of scaffolding_ext",
-    url=HOME,
+    url=HOME or None,
     project_urls={
         "Documentation": f"{HOME}/tree/main/docs",
         "Changelog": f"{HOME}/blob/main/CHANGELOG.md",
         "Issues": f"{HOME}/issues",
-    },
+    }
+    if HOME
+    else {},
     keywords="LLM, reasoning, inference-time compute, test-time compute, TensorRT-LLM, early exit, majority vote, "
     "self-consistency, speculative, conformal prediction, tree search, queueing, evaluation",
     license_expression="Apache-2.0",

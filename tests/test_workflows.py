@@ -90,10 +90,10 @@ def test_a_release_without_the_repositorys_address_is_refused(tmp_path: Path, mo
     shutil.copy(ROOT / "scaffolding_ext" / "__init__.py", tmp_path / "scaffolding_ext")
     errors = (ROOT / "scaffolding_ext" / "errors.py").read_text(encoding="utf-8")
     (tmp_path / "scaffolding_ext" / "errors.py").write_text(errors.replace("RELEASED = False", "RELEASED = True"))
-    (tmp_path / "setup.py").write_text(with_home("https://github.com/OWNER/scaffolding_ext"))
+    (tmp_path / "setup.py").write_text(with_home(""))
     monkeypatch.setattr("setuptools.setup", lambda **arguments: None)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="HOME still says OWNER, so this cannot be released"):
+    with pytest.raises(SystemExit, match="HOME is empty, so this cannot be released"):
         runpy.run_path("setup.py")
     (tmp_path / "setup.py").write_text(with_home("https://github.com/somebody/scaffolding_ext"))
     runpy.run_path("setup.py")

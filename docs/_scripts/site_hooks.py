@@ -10,20 +10,20 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
-HOME = re.findall(r'^HOME = "(.+?)"', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE)[0]
+HOME = re.findall(r'^HOME = "(.*?)"', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE)[0]
 TAKEN = ("benchmarks/results/*.png", "examples/*", "examples/own_*/*", "configs/*.yaml", "configs/models/*.yaml")
 LANGUAGES = {".py": "python", ".sh": "bash"}
 CELL = re.compile(r"<td[^>]*>.*?</td>", re.DOTALL)
 LONG_NAME = re.compile(r"(?<=<code>)[\w./:-]{20,}(?=</code>)")
 BREAK = re.compile(r"[./](?=\w)|_(?=[a-z]{4})")
-EXAMPLE = re.compile(r"^\| \[\w+\.\w+]\(\.\./(examples/[\w.]+)\)", re.MULTILINE)  # a row of the gallery
+EXAMPLE = re.compile(r"^\| \[\w+\.\w+]\(\.\./(examples/[\w.]+)\)", re.MULTILINE)  # a row of the examples
 LINK = re.compile(r"(!?\[[^]]*]\()((?:\.\./)+[^)#\s]+)(#[^)\s]+)?\)")
 FIGURES = re.compile(r"^Figures?: `\w+\.json`.*$", re.MULTILINE)  # the line at the foot of a page of results
 
 
 def on_config(config: Any) -> Any:
     """Say where the source is, in the footer: with `repo_url` every reader would ask that server for its stars."""
-    config.copyright = f'<a href="{HOME}">Source</a>, licence Apache-2.0'
+    config.copyright = f'<a href="{HOME}">Source</a>, licence Apache-2.0' if HOME else "Licence Apache-2.0"
     return config
 
 
@@ -35,7 +35,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Make links that leave docs/ lead to what came along, or to the repository; show the gallery's examples."""
+    """Make links that leave docs/ lead to what came along, or to the repository; show the examples."""
     folder = PurePosixPath(page.file.src_uri).parent
 
     def mended(found: re.Match[str]) -> str:
@@ -47,9 +47,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             raise PluginError(f"{page.file.src_uri}: {target} is not in the repository")
         if files.get_file_from_path(str(inside)) is not None:
             return f"{before}{'../' * len(folder.parts)}{inside}{anchor})"
-        return f"{before}{HOME}/blob/main/{inside}{anchor})"
+        return f"{before}{HOME}/blob/main/{inside}{anchor})" if HOME else before.strip("![(]")
 
-    if page.file.src_uri == "gallery.md":
+    if page.file.src_uri == "getting_started.md":
         markdown += "".join(_shown(ROOT / name) for name in EXAMPLE.findall(markdown))
     if "\n## " not in markdown:  # a table of contents would be empty, and take room
         page.meta.setdefault("hide", []).append("toc")
