@@ -120,7 +120,9 @@ def test_the_site_is_built_and_no_link_leads_nowhere(tmp_path: Path) -> None:
     assert {page.removesuffix(".md") + ".html" for page in navigation()} <= built
     for example in sorted((ROOT / "examples").glob("*.*")):  # who has the site alone can read and take each
         assert (tmp_path / "site" / "examples" / example.name).read_bytes() == example.read_bytes()
-        assert f'href="examples/{example.name}"' in (tmp_path / "site" / "gallery.html").read_text(encoding="utf-8")
+        assert f'href="examples/{example.name}"' in (tmp_path / "site" / "getting_started.html").read_text(
+            encoding="utf-8"
+        )
     foreign = [
         (path.name, address)
         for path in (tmp_path / "site").rglob("*.html")

@@ -1,4 +1,4 @@
-"""Every example of the gallery runs, and says what its page says of it; the notebooks run, and keep their outputs."""
+"""Every example runs, and says what its page says of it; the notebooks run, and keep their outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh"))
 NOTEBOOKS = sorted(path.name for path in EXAMPLES.glob("*.ipynb"))
-PAGE = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "getting_started.md").read_text(encoding="utf-8")
 WAIT = 300.0  # seconds until a hanging example fails its test
 
 
