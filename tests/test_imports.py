@@ -142,7 +142,7 @@ def test_what_the_readme_and_the_guides_import_is_exported() -> None:
     imported = [names for text in texts for names in re.findall(r"from scaffolding_ext import ([\w, ]+)", text)]
     named = re.findall(r"`(\w+(?:Controller|Worker))`", texts[0])
     wanted = {name.strip() for names in imported for name in names.split(",")} | set(named)
-    assert {"ConformalDraftTargetController", "HuggingFaceWorker", "ScaffoldingLlm"} <= wanted
+    assert {"MajorityVoteController", "HuggingFaceWorker", "ScaffoldingLlm"} <= wanted
     assert wanted <= set(scaffolding_ext.__all__)
 
 
