@@ -17,9 +17,15 @@ PAGE = Path(__file__).parents[1] / "reference" / "cli.md"
 WIDTH = 100
 HEAD = """# Commands
 
-`make pages` writes this page from the code. It lists every command and option of `scaffolding-ext`, as
-`scaffolding-ext COMMAND --help` prints them. `--set` changes any key of a stack file, as often as needed:
-`--set controller.args.chunk_size=64`. [Exit codes](../public_api.md#commands).
+Every command and option of `scaffolding-ext`, as `scaffolding-ext COMMAND --help` prints them. `make pages` writes
+this page. `--set` changes any key of a stack file, as often as needed: `--set controller.args.chunk_size=64`.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | done, with a bad outcome: samples failed, a check found problems, a calibration was refused |
+| 2 | the command could not run: an invalid option, an invalid stack file, a missing file |
+| 130, 143 | interrupted by a signal |
 
 ## Options of several commands
 

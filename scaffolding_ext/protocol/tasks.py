@@ -33,7 +33,7 @@ class KeepKVTask(Task):
     """Tells a worker which KV its request can still use. The latest such task applies until the request ends.
 
     The worker frees other cached KV that no other request has used. The KV of `sequences` (token ids that a later task
-    may begin with) ages like all KV: when it was kept longer, searches recomputed more tokens (docs/engine_memory.md).
+    may begin with) ages like all KV: when it was kept longer, searches recomputed more tokens (docs/architecture.md).
     """
 
     sequences: list[list[int]] = field(default_factory=list)

@@ -389,8 +389,8 @@ def collections(host):
 
 
 def migrating(host):
-    """The lines of docs/migrating.md under upstream's host, with a worker that says which model it serves."""
-    page = Path(__file__).parents[3] / "docs" / "migrating.md"
+    """The lines of docs/tensorrt_llm.md under upstream's host, with a worker that says which model it serves."""
+    page = Path(__file__).parents[3] / "docs" / "tensorrt_llm.md"
     code = page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
 
     class Serving(ScriptedWorker):
