@@ -118,9 +118,7 @@ def test_the_reference_has_every_public_name() -> None:
 
 def test_what_the_guides_import_is_public() -> None:
     table = TEXTS["docs/reference/python.md"].partition("## Modules for authors")[2].partition("\n## ")[0]
-    public = {
-        f"scaffolding_ext{word}" if word.startswith(".") else word for word in re.findall(r"`([\w.]+)`", table)
-    }
+    public = {f"scaffolding_ext{word}" if word.startswith(".") else word for word in re.findall(r"`([\w.]+)`", table)}
     examples = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("own_*/*.py")]
     imported = {module for text in [*TEXTS.values(), *examples] for module, _ in IMPORTED.findall(text)}
     assert imported - public - {"scaffolding_ext"} == set()
