@@ -118,10 +118,10 @@ CONTROLLERS = {
 
 
 @pytest.mark.filterwarnings("ignore:the take-over rule. coverage 'conditional'")
-@pytest.mark.parametrize("check", CONTROLLER_CHECKS)
 @pytest.mark.parametrize("name", CONTROLLERS)
-def test_contract(name, check):
-    check(CONTROLLERS[name])
+def test_contract(name):
+    for check in CONTROLLER_CHECKS:
+        check(CONTROLLERS[name])
 
 
 def test_no_controller_is_left_out():
@@ -147,27 +147,25 @@ def marked_reply(task):
 
 
 @pytest.mark.filterwarnings("ignore:the take-over rule. coverage 'conditional'")
-@pytest.mark.parametrize("name", CONTROLLERS | WITH_LOGPROBS)
-def test_no_span_holds_what_was_asked_or_answered(name):
+def test_no_span_holds_what_was_asked_or_answered():
     sdk = pytest.importorskip("opentelemetry.sdk.trace")
     export = pytest.importorskip("opentelemetry.sdk.trace.export")
     in_memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
     exporter = in_memory.InMemorySpanExporter()
     provider = sdk.TracerProvider()
     provider.add_span_processor(export.SimpleSpanProcessor(exporter))
-    workers = {
-        tag: ScriptedWorker(marked_reply, logprobs=lambda task, index: dict.fromkeys(range(128), -5.0))
-        for tag in ("generation", "draft", "target", "reward")
-    }
-    controller = (CONTROLLERS | WITH_LOGPROBS)[name]()
-    with ScaffoldingLlm(controller, workers, seed=0, telemetry=Telemetry(provider)) as llm:
-        result = llm.generate(f"Which {MARKER}?")
-    assert MARKER in result.outputs[0].text
-    spans = exporter.get_finished_spans()
-    assert spans
-    assert MARKER not in "".join(
-        f"{span.name} {dict(span.attributes)} {span.events} {span.status.description}" for span in spans
-    )
+    worker = ScriptedWorker(marked_reply, logprobs=lambda task, index: dict.fromkeys(range(128), -5.0))
+    workers = dict.fromkeys(("generation", "draft", "target", "reward"), worker)
+    telling = []
+    for name, make in (CONTROLLERS | WITH_LOGPROBS).items():
+        with ScaffoldingLlm(make(), workers, seed=0, telemetry=Telemetry(provider)) as llm:
+            assert MARKER in llm.generate(f"Which {MARKER}?").outputs[0].text
+        spans = exporter.get_finished_spans()
+        assert spans
+        texts = [f"{span.name} {dict(span.attributes)} {span.events} {span.status.description}" for span in spans]
+        telling += [name] if MARKER in "".join(texts) else []
+        exporter.clear()
+    assert not telling
 
 
 class AskingAgain(BaseController):
@@ -185,9 +183,9 @@ class AskingAgain(BaseController):
         finish(task, output_of(last), last.output_tokens)
 
 
-@pytest.mark.parametrize("check", CONTROLLER_CHECKS)
-def test_a_controller_that_asks_again_keeps_the_contract_with_the_prompting_that_it_names(check):
-    check(lambda: AskingAgain(Prompting.for_model("tinylm/target")))
+def test_a_controller_that_asks_again_keeps_the_contract_with_the_prompting_that_it_names():
+    for check in CONTROLLER_CHECKS:
+        check(lambda: AskingAgain(Prompting.for_model("tinylm/target")))
 
 
 def test_without_a_prompting_the_error_of_a_further_turn_says_the_line():
