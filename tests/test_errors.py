@@ -2,8 +2,6 @@
 
 import pickle
 
-import pytest
-
 from scaffolding_ext import errors
 from scaffolding_ext.errors import (
     ConfigError,
@@ -31,16 +29,17 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("kind", list(kinds()))
-def test_an_error_comes_back_from_a_pickle_as_it_was(kind):
-    arguments = next((ARGUMENTS[base] for base in kind.__mro__ if base in ARGUMENTS), ("what happened",))
-    error = kind(*arguments)
-    twin = pickle.loads(pickle.dumps(error))
-    assert type(twin) is kind
-    assert str(twin) == str(error)
-    assert {name: repr(value) for name, value in vars(twin).items()} == {
-        name: repr(value) for name, value in vars(error).items()
-    }
+def test_an_error_comes_back_from_a_pickle_as_it_was():
+    changed = []
+    for kind in kinds():
+        arguments = next((ARGUMENTS[base] for base in kind.__mro__ if base in ARGUMENTS), ("what happened",))
+        error = kind(*arguments)
+        shown, twin = (
+            (type(each), str(each), {name: repr(value) for name, value in vars(each).items()})
+            for each in (error, pickle.loads(pickle.dumps(error)))
+        )
+        changed += [] if shown == twin else [(shown, twin)]
+    assert not changed
 
 
 def test_the_error_of_a_streaming_request_crosses_processes_without_what_is_live():

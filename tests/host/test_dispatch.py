@@ -17,14 +17,9 @@ from scaffolding_ext.protocol import (
     Controller,
     GenerationTask,
     ParallelProcess,
-    RewardTask,
     StreamGenerationTask,
-    Task,
-    TaskCollection,
     TaskStatus,
-    Worker,
     current_scope,
-    with_task_collection,
 )
 from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.tasks import LimitedStep
@@ -151,39 +146,6 @@ def test_a_failing_scope_listener_does_not_fail_the_request(host):
         llm.loop.call_soon_threadsafe(llm.loop.set_exception_handler, lambda loop, context: reported.set())
         assert llm.generate("x").outputs[0].text == "X"
         assert reported.wait(WAIT)
-
-
-def test_any_task_type_with_a_handler_is_served():
-    class Scorer(Worker):
-        async def _reward(self, task):
-            task.custom_output_params = {"score": len(task.input_str)}
-            return TaskStatus.SUCCESS
-
-        task_handlers: ClassVar = {RewardTask: _reward}
-
-    class Scored(Controller):
-        def process(self, tasks, **kwargs):
-            reward = RewardTask(worker_tag="reward", input_str=tasks[0].input_str)
-            yield [reward]
-            tasks[0].output_str = str(reward.custom_output_params["score"])
-
-    with ScaffoldingLlm(Scored(), {WorkerTag.REWARD: Scorer()}) as llm:
-        assert llm.generate("four").outputs[0].text == "4"
-
-
-def test_task_collections_are_per_request(host):
-    class Counter(TaskCollection):
-        def __init__(self):
-            super().__init__()
-            self.num_tasks = 0
-
-        def after_yield(self, tasks: list[Task]):
-            self.num_tasks += len(tasks)
-
-    counted = with_task_collection("counter", Counter)(type("Counted", (FanOut,), {}))
-    with host(counted(NativeGenerationController(), 3)) as llm:
-        results = llm.generate(["a", "b"])
-        assert [r.task_collections["counter"].num_tasks for r in results] == [3, 3]
 
 
 def test_workers_keyed_by_another_enum_are_found_bound_or_not(echo):

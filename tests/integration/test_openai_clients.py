@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,7 +32,6 @@ CONTROLLERS: dict[str, Controller] = {
     "dynasor": DynasorCoTController(400, 2, 16),
     "vote": MajorityVoteController(NativeGenerationController({"temperature": 1.0}), 4, allocation=None),
 }
-ASK = [{"role": "user", "content": "2+2?"}]
 SAID = "It is \\boxed{4}."
 TASK = """
 task: two_and_two
@@ -62,22 +60,6 @@ def url() -> Iterator[str]:
     ]
     with FrontThread(Front(stacks, limits)) as running:
         yield running.url
-
-
-@pytest.mark.parametrize("name", sorted(CONTROLLERS))
-@pytest.mark.filterwarnings("ignore")
-def test_litellm(url: str, name: str) -> None:
-    litellm: Any = pytest.importorskip("litellm")
-    options = {"model": f"openai/{name}", "api_base": f"{url}/v1", "api_key": "none", "messages": ASK}
-    answer = litellm.completion(**options, max_tokens=64, seed=1)
-    assert SAID in answer.choices[0].message.content
-    assert answer.usage.completion_tokens >= len(SAID)
-    chunks = list(litellm.completion(**options, stream=True))
-    assert SAID in "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-    with pytest.raises(litellm.BadRequestError, match="logprobs"):
-        litellm.completion(**options, logprobs=True)
-    with pytest.raises(litellm.NotFoundError):
-        litellm.completion(**options | {"model": "openai/nobody"})
 
 
 @pytest.mark.parametrize("name", sorted(CONTROLLERS))

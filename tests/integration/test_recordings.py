@@ -36,22 +36,6 @@ options = {"log_format": sys.argv[2], "display": "none", "max_samples": 1, **sam
 (log,) = eval(task, model=model, log_dir=sys.argv[1], **options)
 assert log.status == "success", log.error
 """
-OURS = """
-import sys
-from inspect_ai import Task, eval
-from inspect_ai.dataset import Sample
-from inspect_ai.scorer import includes
-from inspect_ai.solver import generate
-from scaffolding_ext.evaluation.run.datasets import load_dataset
-
-draft = ["workers.generation.args.model=tinylm/draft"]
-problems = load_dataset("tinylm:held_out", num_samples=2)
-samples = [Sample(input=one.prompt, target=f"boxed{{{one.target}}}", id=one.id) for one in problems]
-task = Task(dataset=samples, solver=generate(), scorer=includes(), epochs=3)
-model = "scaffolding_ext/configs:native"
-(log,) = eval(task, model=model, model_args={"overrides": draft}, log_dir=sys.argv[1], display="none")
-assert log.status == "success", log.error
-"""
 LM_EVAL_TASK = """
 include: {task}
 task: gsm8k_local
@@ -91,20 +75,6 @@ def test_a_log_of_inspect_ai_is_read_back(tmp_path: Path, log_format: str) -> No
     assert sum(right) == 3
     wrong = next(question for question in recording.questions if not question.correct.all())
     assert len(set(wrong.classes.tolist())) == 2
-
-
-def test_a_log_of_our_stack_in_inspect_ai_is_read_back(tmp_path: Path) -> None:
-    inspect_log = pytest.importorskip("inspect_ai.log")
-    run(tmp_path, "-c", OURS, str(tmp_path / "logs"))
-    (path,) = (tmp_path / "logs").glob("*.eval")
-    recording = read_recording([path])
-    log = inspect_log.read_eval_log(str(path))
-    assert recording.num_samples == 3
-    for question in recording.questions:
-        own = sorted((each for each in log.samples if each.id == question.id), key=lambda each: each.epoch)
-        assert question.tokens.tolist() == [each.output.usage.output_tokens for each in own]
-        assert question.correct.tolist() == [each.scores["includes"].value == "C" for each in own]
-        assert question.seconds is not None
 
 
 def test_samples_of_lm_evaluation_harness_are_read_back(tmp_path: Path) -> None:

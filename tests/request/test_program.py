@@ -34,7 +34,6 @@ from scaffolding_ext.request.program import (
     next_seed,
     record,
 )
-from scaffolding_ext.request.seeds import derive_seed
 from scaffolding_ext.testing import FakeClock, ScriptedWorker
 
 
@@ -49,13 +48,6 @@ def in_branch(path, function, *args):
 
 
 # ---- seeds
-
-
-def test_seeds_are_63_bits_and_equal_for_equal_parts():
-    assert derive_seed(1, "a", 0) == derive_seed(1, "a", 0)
-    assert derive_seed(1, "a", 0) != derive_seed("1", "a", 0)
-    assert all(0 <= derive_seed(i) < 1 << 63 for i in range(100))
-    assert len({derive_seed(i) for i in range(1000)}) == 1000
 
 
 @settings(deadline=None)
@@ -101,13 +93,6 @@ def test_the_generator_derives_from_the_next_seed():
     assert program.seeds.generator().random() != expected
 
 
-def test_programs_have_ids_of_their_own_and_know_their_sample():
-    program, other = Program(sample_id="s", epoch=2), Program(sample_id="s", epoch=2)
-    assert (program.identity.sample_id, program.identity.epoch) == ("s", 2)
-    assert program.identity.id != other.identity.id
-    assert Program().identity.number < Program().identity.number
-
-
 # ---- ledger
 
 
@@ -131,6 +116,15 @@ def test_discarding_moves_decoded_tokens():
     ledger.discard(Purpose.CHAIN, 7)
     assert ledger.by_purpose == {Purpose.CHAIN: TokenCounts(0, 4, 0), Purpose.DISCARDED: TokenCounts(10)}
     assert ledger.total == TokenCounts(10, 4)
+
+
+def test_decoded_tokens_are_discarded_before_those_that_were_had_from_a_store():
+    ledger = Ledger()
+    ledger.add(Purpose.CHAIN, 10, 4, 6)
+    ledger.discard(Purpose.CHAIN, 3)
+    assert ledger.by_purpose[Purpose.CHAIN] == TokenCounts(7, 4, 6)
+    ledger.discard(Purpose.CHAIN, 9)
+    assert ledger.by_purpose == {Purpose.CHAIN: TokenCounts(0, 4, 4), Purpose.DISCARDED: TokenCounts(10, 0, 2)}
 
 
 @pytest.mark.parametrize(("purpose", "num_tokens"), [(Purpose.CHAIN, 6), (Purpose.CHAIN, -1), (Purpose.PROBE, 1)])

@@ -12,7 +12,6 @@ from scaffolding_ext.errors import NoOutputError, RequestTimeoutError, ShutdownE
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.host.request import abort
 from scaffolding_ext.protocol import Controller, GenerationTask, ScaffoldingOutput, TaskStatus, Worker
-from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import Completion, completion_of
 from scaffolding_ext.testing import Gate
 
@@ -26,18 +25,6 @@ def test_result_times_out_without_stopping_the_request(host, echo):
         gate.wait_for(1)
         with pytest.raises(TimeoutError, match="keeps running"):
             result.result(timeout=0)
-        gate.open()
-        assert result.result(WAIT).outputs[0].text == "X"
-
-
-def test_polling_leaves_nothing_behind(host, echo):
-    gate = Gate()
-    with host(worker=echo(gate)) as llm:
-        result = llm.generate_async("x")
-        for _ in range(20):
-            with pytest.raises(TimeoutError):
-                result.result(timeout=0)
-        assert result._wakers == ()
         gate.open()
         assert result.result(WAIT).outputs[0].text == "X"
 
@@ -154,25 +141,6 @@ def test_one_loop_at_a_time(host):
         assert asyncio.run(read())[-1] == "part"
 
 
-def test_a_loop_that_waits_learns_that_another_has_begun(host):
-    worker = Parts()
-
-    async def read():
-        result = llm.generate_async("x")
-        first = result.__aiter__()
-        for _ in range(2):
-            await first.__anext__()
-        waiting = asyncio.ensure_future(first.__anext__())
-        await asyncio.sleep(0)  # it begins to wait
-        second = result.__aiter__()
-        with pytest.raises(RuntimeError, match="only one at a time"):
-            await waiting
-        del second
-
-    with host(NativeGenerationController(streaming=True), worker) as llm:
-        asyncio.run(read())
-
-
 # ---- waiting on the host's own thread
 
 
@@ -197,15 +165,6 @@ def test_waiting_on_the_hosts_own_thread_is_refused_not_a_deadlock(host, echo):
 
 
 # ---- completions
-
-
-def test_a_completion_shows_and_compares_what_its_controller_decided():
-    completion = Completion("text", [1], "7", "certain", Program())
-    assert repr(completion).endswith("answer='7', exit_reason='certain')")
-    assert completion == Completion("text", [1], "7", "certain", Program())
-    assert completion != Completion("text", [1], "8", "certain")
-    assert completion != Completion("text", [1], "7", "length")
-    assert completion != Completion("texts", [1], "7", "certain")
 
 
 def test_the_completion_of_a_request_of_our_host(host, failing_on):

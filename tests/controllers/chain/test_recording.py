@@ -8,9 +8,6 @@ import pytest
 
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import Probe, probes_of, row_of
-from scaffolding_ext.controllers.chain.stopping.agreement import Consecutive
-from scaffolding_ext.controllers.chain.stopping.base import FunctionRule
-from scaffolding_ext.controllers.chain.stopping.text import PatternStop
 from scaffolding_ext.protocol.task_results import TokenLogprob
 
 TEXT = "so the total is 9."
@@ -46,13 +43,3 @@ def test_a_row_holds_what_is_new():
     assert (row["position"], row["text"], row["token_ids"]) == (12, TEXT[5:12], list(range(5, 12)))
     assert row["logprobs"][0] == [[5, -2.5], [99, -0.25]]
     assert len(row["logprobs"]) == 7
-
-
-@pytest.mark.parametrize(
-    "rule", [Consecutive(2), Consecutive(9), PatternStop(r"total is \d"), FunctionRule(lambda probes: len(probes) > 1)]
-)
-def test_a_rule_decides_on_what_was_recorded_as_on_what_it_saw(rule):
-    seen = looks()
-    again = probes_of([row_of(seen[: number + 1]) for number in range(len(seen))])
-    decided = [rule.stop(seen[:end]) for end in range(1, 5)]
-    assert [rule.stop(again[:end]) for end in range(1, 5)] == decided

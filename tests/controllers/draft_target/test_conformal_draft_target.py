@@ -513,33 +513,6 @@ def test_a1_s_own_settings_are_a_stack() -> None:
     assert temperatures == {0.8}
 
 
-def test_the_usual_arguments_are_the_conformal_rules() -> None:
-    rule = ConformalDraftTargetController(alpha=0.4, calibration=calibration(NINE, draft_tokens=4), **SETTING).rule
-    assert (rule.alpha, rule.coverage, rule.ties) == (0.4, "marginal", "random")
-    assert ConformalDraftTargetController(coverage="conditional").rule.alpha == 0.4
-
-
-@pytest.mark.parametrize(
-    ("rule", "kind", "attributes"),
-    [
-        ("coin", Coin, {"rate": 0.4}),
-        ({"type": "coin", "args": {"rate": 0.5}}, Coin, {"rate": 0.5}),
-        (
-            {"type": "conformal", "args": {"alpha": 0.1, "coverage": "conditional", "ties": "conservative"}},
-            ConformalRule,
-            {"alpha": 0.1, "coverage": "conditional", "ties": "conservative"},
-        ),
-    ],
-)
-def test_a_stack_file_names_a_take_over_rule(rule, kind, attributes) -> None:
-    worker = {"type": "ScriptedWorker", "args": {"respond": "so \\boxed{5}."}}
-    component = {"type": "ConformalDraftTargetController", "args": {"rule": rule}}
-    stack = {"controller": component, "workers": {"draft": worker, "target": worker}}
-    made = check_stack(load_config(stack)).rule
-    assert type(made) is kind
-    assert {name: getattr(made, name) for name in attributes} == attributes
-
-
 @pytest.mark.parametrize(
     ("rule", "message"),
     [

@@ -7,7 +7,6 @@ from scaffolding_ext.controllers.tree.beginnings import phrased, templates_of
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
-from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.families import FAMILIES
@@ -173,16 +172,6 @@ def test_a_worker_without_branches_is_sent_a_request_on_each_phrasing(events):
     written = [text(task.input_tokens) for task in of_type(worker, GenerationTask)]
     assert written == [words + hint for words, hint in zip(WORDS, HINTS, strict=True)]
     assert events(result, "fallback")[0]["task"] == "BranchTask"
-
-
-def test_a_vote_may_stand_over_branches_in_other_words():
-    worker = Sharer()
-    branching = KVShareBranchingController(3, expander=words(hints=None), max_tokens=4, scorer="verdict")
-    vote = MajorityVoteController(branching, 2, allocation=None)
-    vote.prompting = Brackets()
-    with ScaffoldingLlm(vote, {"generation": worker}, seed=0) as llm:
-        llm.generate("Why?", timeout=30)
-    assert [list(map(text, task.phrasings)) for task in of_type(worker, BranchTask)] == [WORDS] * 2
 
 
 def test_phrasings_make_branches_differ_unless_a_gate_may_undo_them():

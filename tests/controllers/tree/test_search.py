@@ -237,20 +237,6 @@ def test_of_beams_with_the_same_text_one_continues():
     assert sum("another way" in text for text in second) == 1
 
 
-@pytest.mark.parametrize(("width", "keep"), [(4, 2), (6, 3)])
-def test_of_beams_that_are_all_the_same_text_one_continues(width, keep):
-    class Same(Stepper):
-        def _whole(self, written, seed):
-            return super()._whole(written, 0)
-
-    worker = Same()
-    result = searched(SearchController(Beam(width, keep), Judge(lambda text: 0.5)), worker)
-    tasks = of_type(worker, BranchTask)
-    read = [Characters().decode(task.prefix_tokens) for task in tasks]
-    assert len(read) == len(set(read))  # no prefix is grown twice
-    assert result.outputs[0].text
-
-
 def test_steps_end_after_tokens_and_at_the_chains_own_marks():
     worker = Stepper()
     searched(SearchController(Beam(2, 1, max_depth=3), steps=2), worker)
@@ -514,18 +500,6 @@ def test_a_stack_file_says_it_as_python_does():
 def test_what_cannot_be_is_refused_by_name(arguments, message):
     with pytest.raises(ConfigError, match=message):
         SearchController(**arguments)
-
-
-def test_a_failing_search_leaves_the_others_alone():
-    async def both():
-        controller = SearchController("Beam", Judge(lambda text: math.nan if text.startswith("a") else 0.5))
-        controller.prompting = Characters()
-        with ScaffoldingLlm(controller, {"generation": Stepper()}, seed=0) as llm:
-            asked = [llm.generate_async(f"What {number}?") for number in range(6)]
-            return await asyncio.gather(*[each.aresult() for each in asked], return_exceptions=True)
-
-    results = asyncio.run(both())
-    assert all(isinstance(each, NoOutputError) or each.outputs[0].answer is not None for each in results)
 
 
 def near_deadline(monkeypatch, condition):
@@ -949,16 +923,3 @@ def test_a_stop_sees_the_answers_that_solutions_are_asked_for(events):
     assert len(events(result, "force")) == 1  # nobody is asked twice
     result = searched(SearchController({"type": "BestOfN"}, selector="best", **arguments), worker)
     assert tree_of(result)["num_leaves"] == 4  # where one answer is enough, the leaves have none
-
-
-def test_best_of_n_over_searches_grows_where_a_stop_wants_more(events):
-    """Each solution is written by a beam search of its own."""
-    inner = SearchController(Beam(2, 1), budget=8)
-    never = {"type": "unchanged", "args": {"rounds": 9}}
-    for stop, num_leaves in ((never, 4), ("certaindex", 2)):
-        arguments = {"expander": inner, "widths": [2, 4], "stop": stop, "selector": "vote", "budget": 100}
-        result = searched(
-            SearchController({"type": "BestOfN"}, "random", **arguments), Stepper(num_steps=2, num_answers=1)
-        )
-        assert events(result, "tree")[-1]["num_leaves"] == num_leaves
-        assert [event["num_leaves"] for event in events(result, "width")] == [2]

@@ -149,11 +149,6 @@ def test_a_vote_repeats_at_any_load(case: str) -> None:
     assert calm == busy == again
 
 
-def test_by_arrival_it_does_not() -> None:
-    calm, busy = ([told(each) for each in run(vote(order="arrival"), Slow(load), 8)] for load in (1, 40))
-    assert calm != busy
-
-
 def in_order_of_tokens(lengths: list[int], num_running: int) -> list[int]:
     """Lengths in the order in which samples end that are drawn at one speed, so many at once."""
     running = [(length, index) for index, length in enumerate(lengths[:num_running])]

@@ -21,7 +21,6 @@ from scaffolding_ext.errors import ConfigError, EngineError, NoOutputError, Requ
 from scaffolding_ext.evaluation.run.vote_budget import SampleOfVote
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.testing import ScriptedWorker
 
 NATIVE = NativeGenerationController()
@@ -98,20 +97,6 @@ def test_two_equal_answers_among_five_samples_do_not_end_a_vote():
     sooner = voted(boxed(*answers), default_sample_num=8, allocation=StaticThreshold(knob=5, min_answers=2))
     event = vote_event(sooner)
     assert (event["num_samples"], event["num_answers"]) == (5, 2)
-
-
-def test_nothing_is_decoded_in_vain():
-    result = voted(boxed("8", "8", "8", "8", "8"), default_sample_num=5, allocation=Curtailment())
-    assert vote_event(result)["num_samples"] == 3
-    assert result.program.ledger.total.decoded == 3 * len(r"so \boxed{8}.")
-    assert Purpose.DISCARDED not in result.program.ledger.by_purpose
-
-
-def test_rounds_ask_the_rule_as_its_schedule_says():
-    result = voted(boxed("1", "2", "1", "1"), allocation=Curtailment())
-    allocations = [event for event in result.program.trace if event["event"] == "allocate"]
-    assert [event["num_more"] for event in allocations][-1] == 0
-    assert [event["done"] for event in allocations] == sorted({event["done"] for event in allocations})
 
 
 @pytest.mark.parametrize("arguments", [{}, {"allocation": "LeaderChange"}, {"allocation": LeaderChange()}])

@@ -24,7 +24,6 @@ from scaffolding_ext.controllers.budgets.queueing.model import (
     objective,
     objective_of_steps,
     pollaczek_khinchine,
-    prices,
 )
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.rounding import best, coordinate_search, lower_bound, nearest
@@ -32,7 +31,6 @@ from scaffolding_ext.controllers.budgets.queueing.solvers import (
     SOLVERS,
     best_responses,
     fixed_point,
-    projected_gradient,
 )
 from scaffolding_ext.controllers.budgets.queueing.tasks import Mix, TaskType, UnstableLoadError
 from scaffolding_ext.errors import ConfigError
@@ -167,16 +165,6 @@ def test_the_paper_s_constant_step_and_contraction_on_table_1() -> None:
         solve(tasks, 0.1, 30, 32768, step=4000.0)
 
 
-@pytest.mark.slow
-def test_the_paper_s_constant_step_stands_far_from_the_optimum_after_20_000_steps() -> None:
-    tasks = TaskTypes.load("configs:calibrations/queueing_table_1.yaml").tasks
-    step = 1 / solve(tasks, 0.1, 30, 32768).lipschitz
-    with pytest.raises(ConfigError, match=r"KKT residual of 0\.011.*or another step"):
-        solve(tasks, 0.1, 30, 32768, solver="projected_gradient", step=step)
-    mix = Mix.of(tasks, 0.1, 30, 32768)
-    assert projected_gradient(mix, np.zeros(6), step=step)[4] == pytest.approx(338.6, abs=0.5)
-
-
 @given(mixes, st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
 def test_no_rounding_falls_below_equation_41(mix: Mix, seed: int) -> None:
@@ -225,16 +213,6 @@ def test_a_solver_that_does_not_arrive_is_refused_with_what_to_do(monkeypatch: p
         solve(mix.tasks, mix.arrival_rate, 30, 1000, solver="fixed_point")
 
 
-def test_roundings_compared() -> None:
-    for seed in range(20):
-        mix = mix_of(seed, 6, load=0.5, alpha=100)
-        budgets, worth = fixed_point(mix, np.zeros(6)), partial(objective, mix)
-        found = best(worth, budgets, mix.max_tokens)
-        assert worth(found) >= worth(nearest(worth, budgets, mix.max_tokens))
-        assert worth(coordinate_search(worth, budgets, mix.max_tokens)) >= worth(found) - 1e-9
-        assert np.abs(found - budgets).max() < 1
-
-
 def test_rounding_up_past_stability_is_undone() -> None:
     task = TaskType("long", 1.0, A=0.9, b=0.1, D=0.0, t0=0.0, c=0.5)
     mix = Mix.of([task], 1.0, 1e7, 10.0)
@@ -242,14 +220,6 @@ def test_rounding_up_past_stability_is_undone() -> None:
     for rounding in (nearest, best, coordinate_search):
         assert rounding(partial(objective, mix), budgets, mix.max_tokens) == [1.0]
     assert np.isnan(lower_bound(mix, budgets))
-
-
-def test_a_plan_of_many_types() -> None:
-    mix = mix_of(1, 40, load=0.4, alpha=50)
-    plan = solve(mix.tasks, mix.arrival_rate, mix.alpha, mix.max_tokens)
-    assert plan.kkt_residual <= 1e-8
-    assert 0 <= plan.objective - plan.integer_objective < 1e-3
-    assert {type(budget) for budget in plan.integer_budgets} == {int}
 
 
 def test_mean_time_in_known_queues() -> None:
@@ -307,38 +277,6 @@ def test_figure_3_of_the_paper() -> None:
     mix = Mix.of(TaskTypes.load(TABLE_1).tasks, 0.1, 30, 32768)
     found = [float(objective(mix, np.full(6, tokens))) for tokens in (0.0, 100.0, 500.0)]
     assert found == pytest.approx([5.832, 8.239, 1.794], abs=5e-4)
-
-
-def test_figure_4_of_the_paper() -> None:
-    """J has one maximum in GSM8K's budget, near 340, and eq. 41's curve runs below it."""
-    mix = Mix.of(TaskTypes.load(TABLE_1).tasks, 0.1, 30, 32768)
-    budgets = np.tile(fixed_point(mix, np.zeros(6)), (1001, 1))
-    budgets[:, 1] = np.arange(1001)
-    values, bounds = objective(mix, budgets), lower_bound(mix, budgets)
-    assert values.argmax() == 341
-    assert (np.diff(values)[:341] > 0).all()
-    assert (np.diff(values)[341:] < 0).all()
-    assert (bounds < values).all()
-    assert lower_bound(mix, fixed_point(mix, np.zeros(6))) == pytest.approx(9.7241, abs=1e-4)
-
-
-def test_equation_41_does_not_mix_units() -> None:
-    """In milliseconds it is a thousand times the value in seconds."""
-    tasks = TaskTypes.load(TABLE_1).tasks
-    slow = [replace(task, t0=1000 * task.t0, c=1000 * task.c) for task in tasks]
-    mixes = Mix.of(tasks, 0.1, 30, 32768), Mix.of(slow, 0.1 / 1000, 30_000, 32768)
-    in_seconds, in_milliseconds = (float(lower_bound(mix, np.array(PRINTED))) for mix in mixes)
-    assert in_milliseconds == pytest.approx(1000 * in_seconds)
-
-
-def test_the_fixed_point_converges_undamped_on_table_1() -> None:
-    """The paper's condition for it fails there, at any budget."""
-    mix = Mix.of(TaskTypes.load(TABLE_1).tasks, 0.1, 30, 32768)
-    budgets = np.zeros(6)
-    for _ in range(13):
-        budgets = best_responses(mix, *prices(mix, budgets))
-    assert kkt_residual(mix, budgets) <= 1e-5
-    assert float(mix.pi @ mix.c) / mix.c.min() > 1
 
 
 def test_types_that_do_not_fit_together() -> None:

@@ -33,13 +33,6 @@ def test_the_layer_of_the_exit_is_the_first_that_settles():
     assert rule.layers(curves).tolist() == [3, 2, 4]
 
 
-def test_the_papers_thresholds_fire_at_once():
-    """Why theta 8.0 and epsilon 3.0 need a calibration: entropies of 152,064 tokens hardly exceed them."""
-    falling = np.linspace(math.log(152_064), 0.5, 28)[None]
-    assert LayerExit(8.0, 3.0, min_layer=2).layers(falling)[0] < 12
-    assert LayerExit(1.0, 0.5, min_layer=2).layers(falling)[0] > 24
-
-
 def test_the_papers_theta_is_the_median_entropy_where_verdicts_are_first_stable():
     curves = [
         [6.0, 5.5, 1.0, 0.5],  # stable after the second layer: 5.5

@@ -9,7 +9,6 @@ import pytest
 
 from scaffolding_ext.controllers.tree.node import Node
 from scaffolding_ext.controllers.tree.strategies.adaptive_branching import AdaptiveBranching
-from scaffolding_ext.controllers.tree.strategies.arms import arm, draws
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.tree.strategies.best_first import BestFirst
 from scaffolding_ext.controllers.tree.strategies.best_of_n import BestOfN
@@ -225,108 +224,11 @@ def test_bandits_walk_as_the_references_do(seed):
     assert searched(MCTS(3, at_once=1), world) == plain_uct(world, 3, math.sqrt(2), 120)
 
 
-def test_rebase_never_deals_out_more_than_its_width_and_ends_with_as_many_solutions():
-    for seed in range(30):
-        world = World(seed)
-        rounds = searched(Rebase(), world, 10**6)
-        ended, left = 0, 16
-        for level in rounds:
-            assert len(level) == left
-            ended += sum(world.has_ended(path) or len(path) >= 25 for path in level)
-            left = 16 - ended
-        assert ended == 16
-
-
-def particle_counts(resampling, weights_of, num=40_000):
-    """How often each of four particles is copied, on average over searches of one step."""
-    scores = [0.2, 0.5, 0.8, 0.9]
-    counts = np.zeros(4)
-    for seed in range(num // 100):
-        search = ParticleFilter(4, resampling, weights_of).begin(Node(), np.random.default_rng(seed))
-        for node, score in zip(search.ask(), scores, strict=True):
-            search.tell(node, score)
-        for node in search.ask():
-            counts[node.path[0]] += 1
-    return counts / counts.sum()
-
-
-@pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
-def test_particles_are_copied_in_proportion_to_their_weights(resampling):
-    """Binomial tolerance: 1,600 draws, five standard deviations are at most 0.0625."""
-    odds = np.array([0.2 / 0.8, 1.0, 4.0, 9.0])
-    products = np.array([0.2, 0.5, 0.8, 0.9])
-    assert particle_counts(resampling, "last") == pytest.approx(odds / odds.sum(), abs=0.0625)
-    assert particle_counts(resampling, "product") == pytest.approx(products / products.sum(), abs=0.0625)
-
-
-def test_systematic_resampling_keeps_what_weighs_more_than_its_share():
-    for seed in range(200):
-        search = ParticleFilter(8).begin(Node(), np.random.default_rng(seed))
-        for node, score in zip(search.ask(), [0.5] * 7 + [0.6], strict=True):
-            search.tell(node, score)
-        assert any(node.path[0] == 7 for node in search.ask())  # its weight is above 1 / 8
-
-
-def test_tempering_flattens_weights_only_while_few_particles_count():
-    def copies(temper_below):
-        total = 0
-        for seed in range(200):
-            search = ParticleFilter(8, temper_below=temper_below).begin(Node(), np.random.default_rng(seed))
-            for node, score in zip(search.ask(), [0.999] + [0.5] * 7, strict=True):
-                search.tell(node, score)
-            total += sum(node.path[0] == 0 for node in search.ask())
-        return total
-
-    assert copies(0.5) < copies(0.0)
-
-
 def test_a_gibbs_sweep_keeps_one_solution_and_writes_the_others():
     world = World(3)
     rounds = searched(ParticleFilter(4, sweeps=2), world, 10**6)
     first = [path for level in rounds for path in level if len(path) == 1]
     assert first == [(number,) for number in range(4 + 3)]  # the reference is not written again
-
-
-class TwoArms:
-    """Behind the root's children of even number every score is high, behind those of odd number low."""
-
-    def __init__(self, seed):
-        self.rng = np.random.default_rng(seed)
-
-    def score(self, path):
-        return float(np.clip((0.8 if path[0] % 2 == 0 else 0.2) + self.rng.normal(0, 0.1), 0, 1))
-
-
-@pytest.mark.parametrize("name", ["adaptive_gaussian", "adaptive_beta", "adaptive_widening", "mcts"])
-def test_bandits_spend_their_nodes_on_the_better_arm(name):
-    """Most of the nodes below the root's children stand below good ones."""
-    shares = []
-    for seed in range(10):
-        world = TwoArms(seed)
-        strategy = STRATEGIES[name]()
-        strategy.at_once = 2
-        search = strategy.begin(Node(), np.random.default_rng(seed))
-        deep = []
-        for _ in range(100):
-            for node in search.ask():
-                search.tell(node, world.score(node.path))
-                deep += [node.path[0] % 2 == 0] if node.depth > 1 else []
-        shares.append(np.mean(deep))
-    assert np.mean(shares) > 0.7
-
-
-def test_posteriors_are_the_textbooks():
-    """The draw's mean over many draws, against closed forms; five standard errors."""
-    told = np.repeat(arm(0.9, 0.7, 0.8)[:, None], 40_000, axis=1)
-    for model, mean in (("gaussian", 2.4 / 4), ("beta", (0.5 + 2.4) / (0.5 + 0.5 + 3))):
-        drawn = draws(model, told, np.random.default_rng(0))
-        assert drawn.mean() == pytest.approx(mean, abs=5 * drawn.std() / math.sqrt(len(drawn)))
-    kappa, nu = 4, 4  # after three scores
-    scale = 0.1 + sum((x - 0.8) ** 2 for x in (0.9, 0.7, 0.8)) + 3 * 1 / 4 * 0.8**2
-    drawn = draws("gaussian", told, np.random.default_rng(1))
-    spread = math.sqrt(scale / nu / kappa)  # the marginal is Student's t with nu degrees of freedom
-    quartiles = np.quantile(drawn, [0.25, 0.75]) - 0.6
-    assert quartiles == pytest.approx([-0.7407 * spread, 0.7407 * spread], rel=0.05)  # t_4's upper quartile is 0.7407
 
 
 def plain_adaptive(world, model, saturation, most):
