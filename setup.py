@@ -60,8 +60,6 @@ EXTRAS |= {
     "dev": [
         "pytest>=8",
         "pytest-xdist>=3.6",
-        "crepes>=0.7",
-        "scikit-learn>=1.5",  # crepes imports it and does not ask for it
         "hypothesis>=6.100",
         "mypy>=1.11",
         "ruff>=0.6",

@@ -114,9 +114,9 @@ BY_INDEX = {"in_flight": 3, "order": "index"}
 
 @pytest.mark.parametrize(("num", "how"), [(8, {}), (4, {"in_flight": 3}), (4, BY_INDEX)])
 def test_a_twin_equals_the_full_vote_and_runs_only_what_is_new(num: int, how: Any) -> None:
-    native = NativeGenerationController({"temperature": 1.0, "max_tokens": 500})
+    native = NativeGenerationController({"temperature": 1.0, "max_tokens": 200})
     prompts = [each.prompt for each in load_dataset("tinylm:held_out", num_samples=num)]
-    with HuggingFaceWorker("tinylm/target") as worker:
+    with HuggingFaceWorker("tinylm/draft") as worker:
         found = run(audited(MajorityVoteController(native, 6, **how)), worker, prompts)
         full = run(MajorityVoteController(native, 6, allocation=None), worker, prompts)
     for (early, finding), (whole, _) in zip(found, full, strict=True):

@@ -28,7 +28,7 @@ def engine():
 def greedy(**arguments):
     probe = AnswerProbe(max_tokens=8, sampling_params={"temperature": 0.0})
     controller = DynasorCoTController(
-        300, 30, SPACING, probe=probe, sampling_params={"temperature": 0.0}, **arguments
+        128, 30, SPACING, probe=probe, sampling_params={"temperature": 0.0}, **arguments
     )  # never certain: the chain grows on
     controller.prompting = Prompting.for_model(MODEL)
     return controller
@@ -71,7 +71,7 @@ def sampled_over_http(engine, waits):
     """A sampled chain; with `waits` no probe is asked before its chain's stream has ended at the server."""
     probe = AnswerProbe(max_tokens=8, sampling_params={"temperature": 0.0})
     sampling = {"temperature": 1.5}
-    controller = DynasorCoTController(300, 30, SPACING, probe=probe, overlap=False, sampling_params=sampling)
+    controller = DynasorCoTController(128, 30, SPACING, probe=probe, overlap=False, sampling_params=sampling)
     controller.prompting = Prompting.for_model(MODEL)
     with OpenAIServer(engine, MODEL) as server:
 

@@ -200,8 +200,8 @@ def test_conditional_coverage_beyond_a_turn_is_warned_of_once_a_stack_and_told_i
 
 
 def test_a_turn_that_no_calibration_chain_reached_is_decided_by_a_coin_of_the_same_rate(events) -> None:
-    """3,000 decisions; 4 binomial standard errors."""
-    made = controller(NINE, max_turns=300, num_chains=10, ties="random", max_tokens=10**6)
+    """About 1,000 decisions; 4 binomial standard errors."""
+    made = controller(NINE, max_turns=100, num_chains=10, ties="random", max_tokens=10**6)
     decisions = [e for e in events(run(made), "accept", "take_over") if e["turn"]]
     assert all(event["num_calibration"] == 0 for event in decisions)
     rate = np.mean([event["event"] == "take_over" for event in decisions])

@@ -1,4 +1,4 @@
-"""Conformal p-values against brute force, crepes and their own guarantee.
+"""Conformal p-values against brute force and their own guarantee.
 
 The Monte-Carlo study draws 2,000 calibration sets with one new score each, so its rates are binomial: a rate that may
 not exceed alpha is held to `alpha + 4 * sqrt(alpha * (1 - alpha) / 2_000)`, one that must equal it to both sides.
@@ -88,22 +88,6 @@ def test_p_values_see_only_the_order_of_the_scores(
     distinct = sorted(set(calibration + scores))
     if len(set(moved(distinct))) == len(distinct):  # rounding may join two
         assert np.array_equal(p_values(calibration, scores), p_values(moved(calibration), moved(scores)))
-
-
-@pytest.mark.parametrize("ties", ["conservative", "random"])
-@pytest.mark.parametrize("law", [lambda rng, n: rng.normal(size=n), lambda rng, n: rng.integers(0, 5, size=n)])
-def test_p_values_agree_with_crepes(ties: Ties, law: Callable[[np.random.Generator, int], Floats]) -> None:
-    crepes = pytest.importorskip("crepes", reason="the extra `dev` is not installed whole", exc_type=ImportError)
-    calibration, scores = law(seeded(1), 200).astype(float), law(seeded(2), 300).astype(float)
-    ours = p_values(calibration, scores, ties, seeded(3))
-    classifier = crepes.ConformalClassifier()
-    classifier.fit(calibration)
-    theirs = classifier.predict_p(scores[:, None], smoothing=ties == "random", seed=3)[:, 0]
-    if ties == "conservative":
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
-        return
-    steps = (1 + (calibration == scores[:, None]).sum(axis=1)) / 201  # both lie in the same step of U
-    assert np.all(np.abs(ours - theirs) <= steps)
 
 
 # The guarantee

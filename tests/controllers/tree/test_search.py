@@ -504,7 +504,7 @@ def test_what_cannot_be_is_refused_by_name(arguments, message):
 
 def near_deadline(monkeypatch, condition):
     """Let a request's deadline be far, and nearly over for steps that are asked for once a condition holds."""
-    monkeypatch.setattr(Lifetime, "left", property(lambda _: 3.0 if condition() else 1000.0))
+    monkeypatch.setattr(Lifetime, "left", property(lambda _: 0.75 if condition() else 1000.0))
 
 
 class Stalls:

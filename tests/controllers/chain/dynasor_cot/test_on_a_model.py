@@ -62,7 +62,7 @@ def questions(num_questions):
 
 
 def test_a_stream_is_the_plain_chain_up_to_its_exit(worker, events):
-    prompts = questions(8)
+    prompts = questions(5)
     native = NativeGenerationController({"temperature": 0.7, "max_tokens": 300})
     with embedded(worker, native) as llm:
         plain = [llm.generate(prompt, sample_id=prompt) for prompt in prompts]
@@ -83,7 +83,7 @@ def test_a_stream_is_the_plain_chain_up_to_its_exit(worker, events):
         ledger = part.program.ledger
         assert ledger.num_unmetered_tasks == 0
         assert ledger.by_purpose[Purpose.PROBE].decoded > 0
-    assert len(shared) >= 4
+    assert len(shared) >= 2
     assert sum(shared) >= len(shared) - 1  # rounding in another batch may flip one near tie
     assert worker.metrics.num_running == 0
 
