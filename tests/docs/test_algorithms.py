@@ -1,7 +1,8 @@
-"""The pages of algorithms: each begins with its five parts, and its YAML is a stack that this package builds."""
+"""The pages of algorithms: each begins with its five parts, and their YAML is stacks that this package builds."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,15 @@ INSIDE_OTHERS |= {
 PLAIN = {"NativeGenerationController", "DynasorGenerationController"}  # the latter is upstream's name of DynasorCoT
 
 
-def stack_of(page: Path) -> dict[str, object]:
-    """The stack file on a page."""
-    _, _, text = page.read_text(encoding="utf-8").partition("```yaml\n")
-    stack = plain_yaml.parse(text.partition("```")[0], page.name)
-    assert isinstance(stack, dict)
-    return stack
+def stacks() -> list[tuple[str, dict[str, object]]]:
+    """The first stack of each page of its own, and every one of the overview and of the page on scheduling."""
+    found: list[tuple[str, dict[str, object]]] = []
+    for page in [*PAGES, FOLDER / "index.md", FOLDER.parent / "scheduling.md"]:
+        text = page.read_text(encoding="utf-8")
+        blocks = re.findall(r"^```yaml\n(controller:.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        shown = blocks[:1] if page in PAGES else blocks
+        found += [(page.name, plain_yaml.parse(block, page.name)) for block in shown]
+    return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -36,13 +40,13 @@ def test_a_page_has_a_picture_and_its_parts(page: Path) -> None:
     assert f"](../_assets/{page.stem}.svg)" in text.partition("\n## ")[0]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_its_yaml_is_a_stack(page: Path) -> None:
-    check_stack(load_config(stack_of(page)))
+@pytest.mark.parametrize(("page", "stack"), stacks())
+def test_its_yaml_is_a_stack(page: str, stack: dict[str, object]) -> None:
+    check_stack(load_config(stack))
 
 
 def test_every_controller_has_a_page() -> None:
-    shown = {str(stack_of(page)["controller"]["type"]) for page in PAGES}  # type: ignore[index]
+    shown = {str(stack["controller"]["type"]) for _, stack in stacks()}  # type: ignore[index]
     own = {name for name in controllers.names() if controllers.resolve(name).__module__.startswith("scaffolding_ext.")}
     wanted = {name for name in own if name.endswith("Controller")} - INSIDE_OTHERS - PLAIN
     assert wanted <= shown

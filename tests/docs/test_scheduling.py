@@ -14,7 +14,11 @@ from scaffolding_ext.scheduling import ShortestRemaining
 from scaffolding_ext.stack.build import plan_stack
 from scaffolding_ext.stack.load import load_config
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scheduling.md").read_text(encoding="utf-8")
+PAGE = (
+    (Path(__file__).parents[2] / "docs" / "scheduling.md")
+    .read_text(encoding="utf-8")
+    .partition("\n## Budgets by type")[0]
+)
 
 
 def blocks(language: str) -> list[str]:
