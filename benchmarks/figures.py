@@ -42,7 +42,6 @@ RECORDED = (
     "studies.until",
     "studies.conformal_replay",
     "studies.queueing_fit",
-    "studies.weighted_stops",
 )
 
 
@@ -78,17 +77,12 @@ STUDIES: Mapping[str, Study] = {
     "rolling_replayed": Study("studies.rolling --part replayed", 1, (("--data", ""),)),
     "rolling_recorded": Study("studies.rolling --part recorded", 8, (("--data", ""),)),
     "rolling_wide": Study("studies.rolling --part wide", 5, (("--data", ""),)),
-    "rolling_embedded": Study("studies.rolling --part embedded", 20),
     "deadlines_recordings": Study("studies.deadlines --part recordings", 4, (("--data", ""),), draws=True),
     "deadlines_orders": Study("studies.deadlines --part orders", 8, (("--data", ""),)),
     "deadlines_definitions": Study("studies.deadlines --part definitions --places 16", 4, (("--data", ""),)),
     "until": Study("studies.until", 6, (("--data", ""),)),
     "orders": Study("studies.orders", 15),
     "few_questions": Study("studies.few_questions", 6, (("--data", ""),)),
-    **{
-        f"weighted_{part}": Study(f"studies.weighted_stops --part {part}", minutes, (("--data", ""),))
-        for part, minutes in (("lengths", 4), ("asked", 2))
-    },
     "at_once": Study("studies.at_once", 5, (("--data", ""),)),
     "promises": Study("studies.promises", 3, (("--data", ""),)),
     "answers": Study(
@@ -103,26 +97,14 @@ STUDIES: Mapping[str, Study] = {
     ),
     "peers": Study("studies.peers --num_problems 150 --block 25", 35, stores=True, draws=True),
     "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
-    "branching": Study("studies.branching --num_problems 400 --num_fit 130", 45, stores=True, draws=True),
-    "conformal": Study(
-        "studies.conformal --alpha 0.4 --alpha 0.25 --num_problems 100 --num_blocks 4 --num_chains 8",
-        50,
-        stores=True,
-        draws=True,
-    ),
     "draft_target_a1": Study("studies.draft_target_a1", 20, (("--runs", RUNS),), stores=True),
     "conformal_replay": Study("studies.conformal_replay", 5, (("--runs", RUNS), ("--alone", SAMPLES[1])), draws=True),
     "conformal_replay_draft_only": Study("studies.conformal_replay", 5, (("--runs", SAMPLES[1]),)),
     "queueing": Study("studies.queueing", 2, draws=True),
     "queueing_fit": Study("studies.queueing_fit", 3, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
-    "tinylm": Study("studies.tinylm --seed 90", 30),
-    "judge_quality": Study("studies.judge_quality", 35, stores=True, draws=True),
-    "judge_quality_greedy": Study("studies.judge_quality --only beam --auc 1 --width 4", 3, stores=True),
     "search_rebase": Study("studies.search --num_questions 60 --only REBASE", 8, stores=True),
     "search_mcts": Study("studies.search --num_questions 60 --only MCTS", 8, stores=True),
     "search_widths": Study("studies.search", 20, stores=True),
-    "kv_sharing": Study("studies.kv_sharing --num_prefixes 5 --num_fitted 8", 20, stores=True, draws=True),
-    "huggingface_soak": Study("engines.huggingface_soak", 5),
     "eviction": Study("engines.eviction", 5),
     "attacks": Study("engines.attacks", 3),
     "wire": Study("engines.wire", 3),

@@ -126,12 +126,11 @@ def side_by_side(
     model: str,
     greedy: bool = False,
     max_tokens: int = MAX_TOKENS,
-    num_blocks: int = 1,
 ) -> dict[str, Run]:
     """Plain chains, DynasorCoT, and the fixed cut that decodes as many tokens as DynasorCoT did.
 
     Each runs the same problems with the same seeds: until it stops, DynasorCoT writes the very chain that the plain
-    run writes. Plain chains and DynasorCoT take turns block by block, so that a machine that gets slower slows both.
+    run writes.
 
     Args:
         samples: The problems.
@@ -140,27 +139,18 @@ def side_by_side(
         model: Embedded model or folder.
         greedy: Chains are decoded greedily; the names then end so.
         max_tokens: Of a chain.
-        num_blocks: Blocks of problems.
     """
     suffix = GREEDY if greedy else ""
     temperature = 0.0 if greedy else TEMPERATURE
     shared = (f"seed={seed}", f"workers.generation.args.model={model}")
 
-    def run(name: str, block: Sequence[Example], budget: int) -> Run:
+    def run(name: str, budget: int) -> Run:
         config, bound = STACKS[name]
         sampling = f"controller.args.sampling_params.temperature={temperature}"
-        return run_stack(name + suffix, config, block, bars, (*shared, sampling, f"{bound}={budget}"))
+        return run_stack(name + suffix, config, samples, bars, (*shared, sampling, f"{bound}={budget}"))
 
-    size = -(-len(samples) // num_blocks)
-    parts: dict[str, list[Run]] = {PLAIN: [], DYNASOR: []}
-    for number, start in enumerate(range(0, len(samples), size)):
-        for name in parts if number % 2 == 0 else reversed(parts):
-            parts[name].append(run(name, samples[start : start + size], max_tokens))
-    plain, dynasor = (
-        Run([record for part in runs for record in part.records], sum(part.seconds for part in runs))
-        for runs in parts.values()
-    )
-    cut = run(CUT, samples, matching_budget(plain.decoded, float(np.mean(dynasor.decoded))))
+    plain, dynasor = run(PLAIN, max_tokens), run(DYNASOR, max_tokens)
+    cut = run(CUT, matching_budget(plain.decoded, float(np.mean(dynasor.decoded))))
     return {PLAIN + suffix: plain, CUT + suffix: cut, DYNASOR + suffix: dynasor}
 
 

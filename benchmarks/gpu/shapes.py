@@ -8,8 +8,9 @@ that fails is named in the setting and leaves the others alone. All times are wa
 
 - machine: bandwidth of the memory, and speed of a matrix product.
 - parity: greedy texts of the embedded model, on the CPU and on the device.
-- sharing: seconds, KV written and peak memory of branches and verdicts, by what is shared (the switches of
-  `studies.kv_sharing`). Each worker's KV pool has the size of what is written, since a GPU allocates it whole.
+- sharing: seconds, KV written and peak memory of branches and verdicts, by what is shared: nothing, the prefix, whole
+  blocks, or whole blocks and no verdict. Each worker's KV pool has the size of what is written, since a GPU allocates
+  it whole.
 - exits: seconds of verdicts that are read after two layers, beside whole ones.
 - engine: tokens a second beside `generate` and transformers' continuous batching, prompts counted on all sides.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,15 +32,15 @@ from benchmarks._lib.command import benchmark, stored
 from benchmarks._lib.decode_rate import BATCHES, SHAPES, bandwidth, random_model
 from benchmarks._lib.report import Report
 from benchmarks._lib.store import kept
-from benchmarks.studies.kv_sharing import BLOCKS, CEILING, NO_KV, NUM_BRANCHES, SHARED, Cell
 from scaffolding_ext import HuggingFaceWorker
 from scaffolding_ext.evaluation.run.datasets import embedded_problems
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.branching import LayerExit, VerifyTask
+from scaffolding_ext.protocol.branching import BranchTask, LayerExit, VerifyTask
 from scaffolding_ext.workers.huggingface.attention import ATTENTION
 
-SWITCHES = (NO_KV, SHARED, BLOCKS, CEILING)
+NUM_BRANCHES = 8
+NO_KV, SHARED, BLOCKS, CEILING = SWITCHES = ("no KV", "shared prefix", "cached blocks", "no verdicts")
 VERDICTS = 70, 71  # any two tokens: the weights are random
 QUESTION = list(range(40, 56))
 BLOCK = 32  # tokens
@@ -69,20 +71,39 @@ def blocks_written(switch: str, prefix_len: int, num_tokens: int) -> int:
     return shared + NUM_BRANCHES * (-(-judged // BLOCK) - shared)
 
 
-class SizedCell(Cell):
-    """A cell whose workers have a KV pool of what they write.
+class Cell:
+    """Branches of one length on a prefix, and a verdict on each; every run gets workers that have seen nothing.
 
     Args:
-        sizes: Bytes of the pool, by switch.
+        options: Of the workers, with the loaded model.
+        num_tokens: Tokens of a branch.
+        sizes: Bytes of a worker's KV pool, by switch.
     """
 
-    def __init__(self, options: dict[str, Any], num_tokens: int, sizes: Mapping[str, int]) -> None:
-        super().__init__(options, QUESTION, VERDICTS, num_tokens)
-        self._sizes = sizes
+    def __init__(self, options: Mapping[str, Any], num_tokens: int, sizes: Mapping[str, int]) -> None:
+        self._options, self._num_tokens, self._sizes = options, num_tokens, sizes
+
+    def run(self, switch: str, prefix: list[int], seed: int) -> float:
+        """Write branches and judge them by one of the switches; the seconds that it took."""
+        with self._worker(switch) as writer, self._judge(switch, writer) as judge:
+            started = time.perf_counter()
+            seeds = [seed * NUM_BRANCHES + number for number in range(NUM_BRANCHES)]
+            suffixes: list[list[int]] = [[] for _ in seeds]
+            task = BranchTask(prefix_tokens=prefix, suffixes=suffixes, max_tokens=self._num_tokens, seeds=seeds)
+            task.temperature = 0.7
+            _run(writer, [task])
+            if switch != CEILING:
+                branches = [[*prefix, *ids, *QUESTION] for ids in task.output_tokens or ()]
+                yes, no = VERDICTS
+                _run(judge, [VerifyTask(branches=branches, yes_token=yes, no_token=no)])
+            return time.perf_counter() - started
 
     def _worker(self, switch: str) -> HuggingFaceWorker:
         reuses = switch != NO_KV
         return HuggingFaceWorker(**self._options, kv_cache_bytes=self._sizes[switch], enable_block_reuse=reuses)
+
+    def _judge(self, switch: str, writer: HuggingFaceWorker) -> Any:
+        return self._worker(NO_KV) if switch == SHARED else nullcontext(writer)
 
 
 class Parts:
@@ -147,14 +168,14 @@ class Parts:
     def sharing(self, prefix_len: int, num_tokens: int) -> Figures:
         longest = prefix_len + num_tokens + len(QUESTION) + 1
         written = {each: self.pool_bytes(blocks_written(each, prefix_len, num_tokens)) for each in SWITCHES}
-        cell = SizedCell({**self._served, "max_seq_len": longest}, num_tokens, written)
+        cell = Cell({**self._served, "max_seq_len": longest}, num_tokens, written)
         seconds: dict[str, list[float]] = {switch: [] for switch in SWITCHES}
         peaks = dict.fromkeys(SWITCHES, 0.0)
         for number in range(-1, self._sizes.rounds):  # the first round of a shape is slow, and not counted
             prefix = _prompt(number, prefix_len)
             for switch in np.roll(SWITCHES, number):
                 self._forget_peak()
-                taken = cell.run(str(switch), prefix, 1000 + number, None).wall_s
+                taken = cell.run(str(switch), prefix, 1000 + number)
                 if number >= 0:
                     seconds[switch].append(taken)
                     peaks[switch] = max(peaks[switch], self._peak())

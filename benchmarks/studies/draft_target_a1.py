@@ -18,47 +18,140 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, size, stored
-from benchmarks._lib.lab import MODELS, Lab, questions_of
+from benchmarks._lib.lab import MODELS, Lab
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
-from benchmarks.studies.conformal import Answered, Setting, answered, calibrated, controller
 from benchmarks.studies.conformal_replay import scored_chunks
 from scaffolding_ext.controllers.draft_target.aggregate import budget_prediction
-from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration
+from scaffolding_ext.controllers.draft_target.calibration_file import (
+    ConformalCalibration,
+    DraftTargetSetting,
+    LevelScores,
+    TurnScores,
+)
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values, p_values
+from scaffolding_ext.evaluation.calibrate.conformal_run import CalibrateDraftTargetController, turns_in
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.run.datasets import EMBEDDED, Example
+from scaffolding_ext.evaluation.run.datasets import EMBEDDED, Example, load_dataset
+from scaffolding_ext.evaluation.run.scoring import score
+from scaffolding_ext.request.results import ScaffoldingResult
 
 SHORT, LONG = 34, 48  # tokens of a chunk
 ALPHAS = (0.25, 0.4)
 MAX_TOKENS = 720
 SHOWN_TURNS = 4
+CALIBRATION_SEED = 1_000_000  # added to the seed of the answers
 
 
-def setting_of(chunk_tokens: int, num_chains: int, max_turns: int, on_reject: str) -> Setting:
-    """The setting of chains of this study."""
-    return Setting(num_chains, chunk_tokens, MAX_TOKENS, max_turns, on_reject)
+class Setting(NamedTuple):
+    """The settings that chains share.
+
+    Attributes:
+        num_chains: Chains a question.
+        chunk_tokens: Tokens of a chunk, of draft and target alike.
+        max_turns: Chunks of a chain.
+        on_reject: What a rejection leads to.
+    """
+
+    num_chains: int
+    chunk_tokens: int
+    max_turns: int
+    on_reject: Any
+
+    def calibration(self, alpha: float, turns: Sequence[Sequence[float]]) -> ConformalCalibration:
+        """The calibration of chains of this setting that left these scores, by turn."""
+        scores = [TurnScores(scores=list(turn), rate=alpha, low=None, high=None) for turn in turns]
+        made_with = DraftTargetSetting(
+            draft_model=None,
+            target_model=None,
+            draft_tokens=self.chunk_tokens,
+            target_tokens=self.chunk_tokens,
+            on_reject=self.on_reject,
+        )
+        return ConformalCalibration(
+            source="held_out",
+            setting=made_with,
+            num_chains=self.num_chains,
+            seed=0,
+            questions=[],
+            levels=[LevelScores(alpha=alpha, turns=scores)],
+        )
+
+    def controller(self, rule: ConformalRule | GrowingRule) -> ConformalDraftTargetController:
+        """The controller with a rule."""
+        return ConformalDraftTargetController(
+            draft_tokens=self.chunk_tokens,
+            target_tokens=self.chunk_tokens,
+            num_chains=self.num_chains,
+            max_turns=self.max_turns,
+            max_tokens=MAX_TOKENS,
+            on_reject=self.on_reject,
+            rule=rule,
+        )
 
 
-def with_rule(setting: Setting, rule: ConformalRule | GrowingRule) -> ConformalDraftTargetController:
-    """The controller of a setting with a rule."""
-    return controller(setting, rule=rule)
+class Chunk(NamedTuple):
+    """A drafted chunk's turn, and whether the target took over."""
+
+    turn: int
+    is_taken: bool
 
 
-def calibration_of(setting: Setting, alpha: float, turns: Sequence[Sequence[float]]) -> ConformalCalibration:
-    """The calibration that chains of a setting left."""
-    rule = controller(setting, alpha, turns).rule
-    assert isinstance(rule, ConformalRule)
-    assert rule.calibration is not None
-    return rule.calibration
+class Answered(NamedTuple):
+    """The chains on one question.
+
+    Attributes:
+        vote: Whether the vote was right.
+        target_tokens: Tokens that the target decoded.
+        chunks: In the order of their decisions.
+    """
+
+    vote: float
+    target_tokens: int
+    chunks: list[Chunk]
+
+
+def answered(
+    lab: Lab, name: str, setting: Setting, rule: ConformalRule | GrowingRule, samples: Sequence[Example]
+) -> list[Answered]:
+    """The answers to the questions; from the lab's store if they were given before."""
+
+    def run() -> list[Answered]:
+        results = lab.answers(setting.controller(rule), [sample.prompt for sample in samples])
+        return [_answered(result, sample.target) for result, sample in zip(results, samples, strict=True)]
+
+    found: list[Any] = lab.stored(name.replace(" ", "_"), run)
+    return [Answered(*row)._replace(chunks=[Chunk(*chunk) for chunk in row[-1]]) for row in found]
+
+
+def calibrated(lab: Lab, name: str, setting: Setting, alpha: float, samples: Sequence[Example]) -> list[list[float]]:
+    """Scores by turn of calibration chains on the questions, whose seeds are not those of the answers."""
+
+    def run() -> list[list[float]]:
+        made = setting.controller(ConformalRule(alpha, calibration=setting.calibration(alpha, ())))
+        calibrating = CalibrateDraftTargetController(made, [sample.prompt for sample in samples])
+        (result,) = lab.answers(calibrating, [samples[0].prompt], seed=lab.seed + CALIBRATION_SEED, at_once=1)
+        return [turn.scores for turn in turns_in(result.program.trace)]
+
+    return lab.stored(name, run)
+
+
+def _answered(result: ScaffoldingResult, truth: str) -> Answered:
+    chunks = [event for event in result.program.trace if event["event"] in ("accept", "take_over")]
+    return Answered(
+        float(score(result.answer, truth).correct),
+        sum(event["num_target_tokens"] + event.get("num_rule_tokens", 0) for event in chunks),
+        [Chunk(event["turn"], event["event"] == "take_over") for event in chunks],
+    )
 
 
 def add_rates(report: Report, name: str, answers: Sequence[Answered], alpha: float) -> None:
@@ -80,26 +173,26 @@ def add_rates(report: Report, name: str, answers: Sequence[Answered], alpha: flo
 
 def lengths(report: Report, lab: Lab, samples: Sequence[Example], num_chains: int) -> None:
     """Pools of shorter chunks, and of chunks as long."""
-    own = setting_of(LONG, num_chains, SHOWN_TURNS, "resample")
+    own = Setting(num_chains, LONG, SHOWN_TURNS, "resample")
     for alpha in ALPHAS:
         for chunk_tokens in (SHORT, LONG):
             made_by = own._replace(chunk_tokens=chunk_tokens, num_chains=max(2, num_chains // 2))
-            turns = calibrated(lab, f"pools_{chunk_tokens}_{alpha}", controller(made_by, alpha), samples).turns
-            made = calibration_of(made_by, alpha, turns)
+            turns = calibrated(lab, f"pools_{chunk_tokens}_{alpha}", made_by, alpha, samples)
+            made = made_by.calibration(alpha, turns)
             rule = ConformalRule(alpha, calibration=made, any_chunk_len=chunk_tokens != LONG)
-            answers = answered(lab, f"pools_of_{chunk_tokens}_{alpha}", with_rule(own, rule), samples)
+            answers = answered(lab, f"pools_of_{chunk_tokens}_{alpha}", own, rule, samples)
             add_rates(report, f"pools of {chunk_tokens} tokens for {LONG}, alpha {alpha}", answers, alpha)
 
 
 def orders(report: Report, lab: Lab, samples: Sequence[Example], num_chains: int) -> None:
     """First turns of all questions before the run, and of those so far."""
-    own = setting_of(LONG, num_chains, 15, "continue")
+    own = Setting(num_chains, LONG, 15, "continue")
     alpha = ALPHAS[1]
-    turns = calibrated(lab, "first_turns", controller(own._replace(max_turns=1), alpha), samples).turns
-    before = ConformalRule(alpha, calibration=calibration_of(own, alpha, turns[:1]), pool="first_turn")
+    turns = calibrated(lab, "first_turns", own._replace(max_turns=1), alpha, samples)
+    before = ConformalRule(alpha, calibration=own.calibration(alpha, turns[:1]), pool="first_turn")
     rules = {"before the run": before, "as questions come": GrowingRule(alpha, min_questions=1, pool="first_turn")}
     for name, rule in rules.items():
-        answers = answered(lab, f"first turns {name}".replace(" ", "_"), with_rule(own, rule), samples)
+        answers = answered(lab, f"first turns {name}", own, rule, samples)
         add_rates(report, f"first turns scored {name}, alpha {alpha}", answers, alpha)
 
 
@@ -134,7 +227,7 @@ def main(report: Report, runs: Path | None, num_problems: int, num_chains: int, 
     """Measure A1's variants."""
     if runs is not None:
         recorded(report, runs)
-    samples = questions_of(EMBEDDED, num_problems, report.seed)
+    samples = load_dataset(EMBEDDED, num_samples=num_problems, seed=report.seed)
     with Lab(MODELS, seed=report.seed, store=store, max_batch_size=128) as lab:
         for part in (lengths, orders):
             part(report, lab, samples, num_chains)

@@ -1,13 +1,8 @@
 """Votes that roll beside votes in rounds and all samples at once: tokens, time, and if they repeat.
 
-    python -m benchmarks.studies.rolling --part embedded --json
     python -m benchmarks.studies.rolling --part recorded --data FOLDER --json
     python -m benchmarks.studies.rolling --part wide --data FOLDER --json
     python -m benchmarks.studies.rolling --part replayed --data FOLDER --json
-
-*embedded*: votes of 16 of the embedded target on this machine's engine, one question at a time; a question runs in
-every way before the next begins. Then the same votes with 1, 8 and 32 questions at once, with whole texts and with
-DynasorCoT inside: texts, answers and traces should be equal.
 
 *recorded*: Qwen3 chains of AIME25 and HMMT25 in the live host, on a worker whose clock goes one tick a piece of 16
 tokens. All samples of a vote are written at one speed, whatever their number.
@@ -22,7 +17,6 @@ is the vote's longest path in tokens.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,17 +25,15 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, size, track
-from benchmarks._lib.lab import Lab, questions_of
 from benchmarks._lib.recorded_worker import Characters, RecordedChain, RecordedWorker
 from benchmarks._lib.report import Report
 from benchmarks.studies.autotts import CHOOSES, Asked, at_once, read_chains, simulated
 from benchmarks.studies.real import recordings
-from scaffolding_ext import DynasorCoTController, MajorityVoteController, ScaffoldingLlm
+from scaffolding_ext import MajorityVoteController, ScaffoldingLlm
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.value_of_vote import ValueOfVote
 from scaffolding_ext.controllers.vote.draws import Order
-from scaffolding_ext.evaluation.run.datasets import EMBEDDED, Example
 from scaffolding_ext.evaluation.tune.endings import Whole
 from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
@@ -52,15 +44,12 @@ from scaffolding_ext.request.results import ScaffoldingResult
 QWEN3 = "qwen3_chains.jsonl.gz"
 ALL, ROUNDS, SINGLY = "all at once", "rounds", "one after the other"
 PIECE = 16  # tokens a tick
-NUM_SAMPLES = 16
 MOST_APART = 0.03  # shares of live votes and of replayed ones
 WIDE = (
     ("LeaderChange, 20", LeaderChange(), 20),
     ("LeaderChange, 24", LeaderChange(), 24),
     ("value of a vote, 22", ValueOfVote(price=0.02 * PIECE), 22),
 )
-BUSY = 8  # questions at once
-OF_STREAMS = ("paused", "late")  # events that depend on time
 LEAST_PIECES = 16  # of a chain, so that its answer has room
 BY_NUMBER: Mapping[int, tuple[int, float, float]] = {64: (16, 0.42, 0.9), 32: (8, 0.42, 1.0)}  # in flight, and bars
 
@@ -77,13 +66,6 @@ def votes(inner: Controller, num_samples: int, in_flight: Sequence[int]) -> dict
     return {name: MajorityVoteController(inner, num_samples, **arguments) for name, arguments in ways.items()}
 
 
-def told(result: ScaffoldingResult) -> tuple[Any, ...]:
-    """Text, answer and trace, without times and without events that tell how far a stream ran ahead."""
-    decisions = [event for event in result.program.trace if event["event"] not in OF_STREAMS]
-    trace = [{key: value for key, value in event.items() if key != "seconds"} for event in decisions]
-    return result.outputs[0].text, result.answer, trace
-
-
 def add_ways(report: Report, title: str, found: Mapping[str, Sequence[tuple[float, float, float]]], than: str) -> None:
     """Add each way's mean and its ratio to one way; rows are right, tokens and time, a question each."""
     base = np.array(found[than], dtype=float)
@@ -96,65 +78,8 @@ def add_ways(report: Report, title: str, found: Mapping[str, Sequence[tuple[floa
         report.ratio(f"{title}: {name}: time, share of {than}", seconds, base[:, 2])
 
 
-def figure_of(result: ScaffoldingResult, target: str, seconds: float | None = None) -> tuple[float, float, float]:
-    decoded, ended = result.program.ledger.total.decoded, result.program.trace[-1]["seconds"]
-    return float(result.answer == target), float(decoded), float(ended if seconds is None else seconds)
-
-
-def run_embedded(report: Report, num_timed: int, num_equal: int) -> None:
-    native = NativeGenerationController({"temperature": 0.7, "max_tokens": 900})
-    chain = DynasorCoTController(900, 3, 32, sampling_params={"temperature": 0.7})
-    examples = questions_of(EMBEDDED, max(num_timed, num_equal), report.seed)
-    with Lab({"generation": "tinylm/target"}, seed=report.seed, max_batch_size=NUM_SAMPLES) as lab:
-        ways = votes(native, NUM_SAMPLES, (4,))
-        found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
-        hosts = {name: hosted(lab, way, 1) for name, way in ways.items()}
-        for number, example in enumerate(track(examples[:num_timed], "one at a time")):
-            for name in sorted(hosts, key=lambda each: (number + list(hosts).index(each)) % len(hosts)):
-                result = hosts[name].generate(example.prompt, sample_id=str(number))
-                found[name].append(figure_of(result, example.target))
-        for host in hosts.values():
-            host.shutdown()
-        add_ways(report, "embedded", found, ROUNDS)
-        report.bar("time, share of rounds", value(report, "embedded: 4 in flight: time, share of rounds"), "<=", 0.7)
-        report.bar(
-            "tokens, share of rounds", value(report, "embedded: 4 in flight: tokens, share of rounds"), "<=", 1.3
-        )
-        add_busy(report, lab, {name: ways[name] for name in (ROUNDS, "4 in flight")}, examples[:num_equal])
-        for name, inner in (("whole texts", native), ("DynasorCoT", chain)):
-            add_equal(report, name, lab, MajorityVoteController(inner, NUM_SAMPLES, in_flight=4), examples[:num_equal])
-
-
-def add_busy(report: Report, lab: Lab, ways: Mapping[str, Controller], examples: Sequence[Example]) -> None:
-    """Time ways with as many questions at once as fill the engine, in blocks that take turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for block in range(0, len(examples), BUSY):
-        for name, way in ways.items():
-            with hosted(lab, way, BUSY) as host:
-                began = time.perf_counter()
-                host.generate([each.prompt for each in examples[block : block + BUSY]])
-                seconds[name].append(time.perf_counter() - began)
-    rounds, flight = seconds.values()
-    report.ratio(f"{BUSY} questions at once: 4 in flight: time, share of rounds", flight, rounds)
-
-
-def add_equal(report: Report, name: str, lab: Lab, vote: Controller, examples: Sequence[Example]) -> None:
-    """Run the votes at several loads; those whose texts, answers and traces are those of one at a time."""
-    by_load = {}
-    for load in (1, 8, 32):
-        with hosted(lab, vote, load) as host:
-            results = [host.generate_async(each.prompt, sample_id=str(n)) for n, each in enumerate(examples)]
-            by_load[load] = [told(result) for result in results if result.result() is not None]
-        if load > 1:
-            for part, title in enumerate(("texts", "answers", "traces")):
-                equal = sum(a[part] == b[part] for a, b in zip(by_load[1], by_load[load], strict=True))
-                report.share(f"{name}: equal {title} at {load} at once", equal, len(examples))
-                report.bar(f"{name}: equal {title} at {load} at once", equal / len(examples), ">=", 1.0)
-
-
-def hosted(lab: Lab, controller: Controller, at_once: int) -> ScaffoldingLlm:
-    controller.prompting = lab.prompting  # type: ignore[attr-defined]
-    return ScaffoldingLlm(controller, dict(lab.workers), seed=lab.seed, max_parallel_requests=at_once)
+def figure_of(result: ScaffoldingResult, target: str, seconds: float) -> tuple[float, float, float]:
+    return float(result.answer == target), float(result.program.ledger.total.decoded), seconds
 
 
 def run_recorded(report: Report, asked: Sequence[Asked], num_samples: int) -> None:
@@ -245,18 +170,12 @@ def value(report: Report, figure: str) -> float:
 
 
 @benchmark("studies.rolling --part recorded --data FOLDER")
-@click.option(
-    "--part", type=click.Choice(["embedded", "recorded", "wide", "replayed"]), default="recorded", show_default=True
-)
+@click.option("--part", type=click.Choice(["recorded", "wide", "replayed"]), default="recorded", show_default=True)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of recordings.")
-@size("--num_timed", 100, quick=2, help="Embedded questions that are timed.")
-@size("--num_equal", 30, quick=9, help="Embedded questions that run at several loads.", least=9)
 @size("--num_questions", 240, quick=4, help="Recorded questions.")
-def main(report: Report, part: str, data: Path | None, num_timed: int, num_equal: int, num_questions: int) -> None:
+def main(report: Report, part: str, data: Path | None, num_questions: int) -> None:
     """Votes that roll beside votes in rounds and all samples at once."""
-    if part == "embedded":
-        run_embedded(report, num_timed, num_equal)
-    elif part == "replayed":
+    if part == "replayed":
         run_replayed(report, data)
     else:
         found = simulated(2, report.rng) if data is None else read_chains(data / QWEN3)

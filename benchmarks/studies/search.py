@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks._lib.command import benchmark, size, stored
 from benchmarks._lib.lab import Lab
 from benchmarks._lib.report import Report
-from benchmarks._lib.searching import Curve, RememberingWorker, Searched, draw_problems, sample_curves, search_all
+from benchmarks._lib.searching import Curve, RememberingWorker, Searched, draw_problems, search_all, vote_curve
 from scaffolding_ext.controllers.tree.score import LogprobScorer
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.select import Leaf
@@ -115,7 +115,7 @@ def add_widths(report: Report, lab: Lab, problems: Sequence[Any], only: Sequence
         name: run_lots(lab, problems, f"{name} of rising widths", strategy=strategy, widths=WIDTHS, **parts)
         for name, strategy in grown.items()
     }
-    curve = sample_curves(searches["best of n"], report.rng)["vote"]
+    curve = vote_curve(searches["best of n"], report.rng)
     whole = (
         []
         if only and ONE_TREE not in only

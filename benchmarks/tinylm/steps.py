@@ -1,21 +1,17 @@
-"""Steps as the embedded models write them: methods that misread, and an exact checker of the text.
+"""Steps as the embedded models write them, by methods that misread.
 
 A chain of thought solves a problem in passes. Each pass names its **method**, and each of its lines bears the method's
 mark. A method always misreads one digit: `columns` reads a 4 as a 9 after a plus. The line shows the digit as read
 (`c+4:22+9=31`), and its arithmetic on that digit is right. A few places mislead nearly all methods. So an error depends
 on the method and the question, hardly on chance: chains that think alike err alike, a low temperature does not help,
 and another method does.
-
-`check_steps` compares a written chain with the problem, without a model.
 """
 
 from __future__ import annotations
 
-import itertools
-import re
 from typing import NamedTuple
 
-from scaffolding_ext.tinylm.grammar import Problem, apply_operation
+from scaffolding_ext.tinylm.grammar import Problem
 
 
 class Misreading(NamedTuple):
@@ -72,15 +68,6 @@ PARTIAL_CHECKS = tuple(f"Hmm, the second half by {method.name}.\n" for method in
 CONCLUSIONS = ("So the answer looks like {}.\n", "So I get {}.\n", "That gives {}.\n")
 CORRECTION = "But now I get {}, not {}. I made a slip.\n"
 RETURN = "Back to {}, not {}.\n"  # to an answer of an earlier pass
-# A line that states an answer, in its only group that is not empty.
-STATED = re.compile(
-    r"^(?:(?:So the answer looks like|So I get|That gives) (\S+)\.|But now I get (\S+), not \S+\. I made a slip\."
-    r"|Back to (\S+), not \S+\.)\n",
-    re.MULTILINE,
-)
-
-_BY_MARK = {method.mark: method for method in METHODS}
-_OPENED = dict(zip(FIRST_PASSES + FULL_CHECKS + PARTIAL_CHECKS, (*QUICK, *CAREFUL, *CAREFUL), strict=True))
 
 
 class WrittenStep(NamedTuple):
@@ -89,29 +76,6 @@ class WrittenStep(NamedTuple):
     text: str
     state: int
     is_misread: bool
-
-
-class Line(NamedTuple):
-    """A written line, checked against its problem.
-
-    Attributes:
-        text: The line with its newline; the last line of a text may lack it, and is then not judged.
-        belief: The chain's current answer after the line; None before the first.
-        method: Method of a step or announced by the line; None for other lines.
-        is_right: For a step: the written state follows correctly from the state before it.
-        follows_method: For a step: the text is exactly its method's.
-        is_misread: For a step: its method misreads here.
-        is_on_right_way: The pass has reached the true state; between passes, the belief is right. A full check starts
-            over, so its opening is on a right way.
-    """
-
-    text: str
-    belief: str | None
-    method: Method | None
-    is_right: bool | None
-    follows_method: bool | None
-    is_misread: bool | None
-    is_on_right_way: bool
 
 
 def write_step(
@@ -143,61 +107,6 @@ def write_step(
     return WrittenStep(
         *_worked_out(problem.kind, operation + method.mark, read, threshold, read_state, problem), is_misread
     )
-
-
-def check_steps(problem: Problem, text: str) -> list[Line]:
-    """Check a chain of thought, or its beginning, against its problem, line by line.
-
-    An omitted or repeated step is one mistake: the step after it is judged by its label.
-
-    Args:
-        problem: The chain's problem.
-        text: The chain, without the marker that closes thinking.
-
-    Returns:
-        One entry per line. `[-1].is_on_right_way` tells if the chain so far is on a right way.
-    """
-    labels = [operation[0] for operation in problem.operations]
-    true_states = list(
-        itertools.accumulate(problem.operations, lambda s, op: apply_operation(problem, op, s), initial=problem.start)
-    )
-    middle = problem.num_steps // 2
-    lines: list[Line] = []
-    belief: str | None = None
-    position, state, state_at_middle = 0, problem.start, problem.start
-    is_on_right_way = True
-    for line in text.splitlines(keepends=True):
-        method = is_right = follows_method = is_misread = None
-        if not line.endswith("\n"):
-            pass
-        elif stated := STATED.match(line):
-            belief = stated[1] or stated[2] or stated[3]
-            is_on_right_way = belief == problem.answer
-        elif method := _OPENED.get(line):
-            is_partial = line in PARTIAL_CHECKS
-            position, state = (middle, state_at_middle) if is_partial else (0, problem.start)
-            is_on_right_way = state == true_states[position]
-        elif line[0].islower():
-            mark = re.search(f"[{re.escape(''.join(_BY_MARK))}]", line)
-            method = _BY_MARK[mark[0]] if mark else None
-            is_right, follows_method, is_misread = False, False, False
-            written = re.search(r"-?\d+$", line.rstrip("\n"))
-            if position < problem.num_steps:
-                operation = problem.operations[position]
-                is_right = bool(
-                    written
-                    and line.startswith(operation)
-                    and int(written[0]) == apply_operation(problem, operation, state)
-                )
-                if method:
-                    step = write_step(problem, method, operation, state)
-                    follows_method, is_misread = line == step.text, step.is_misread
-            position = min((labels.index(line[0]) if line[0] in labels else position) + 1, problem.num_steps)
-            state = int(written[0]) if written else state
-            state_at_middle = state if position == middle else state_at_middle
-            is_on_right_way = state == true_states[position]
-        lines.append(Line(line, belief, method, is_right, follows_method, is_misread, is_on_right_way))
-    return lines
 
 
 def _worked_out(

@@ -24,13 +24,9 @@ PLOTTED = tuple(
     f"studies.{name}"
     for name in (
         "autotts",
-        "branching",
-        "conformal",
         "conformal_replay",
         "deadlines",
         "demo",
-        "judge_quality",
-        "kv_sharing",
         "peers",
         "queueing",
         "queueing_fit",
@@ -49,19 +45,14 @@ LOG = [  # twelve questions, sixteen samples each: what a study reads that needs
     for number in range(12)
 ]
 EXTRA = {
-    "studies.branching": ("--target", "tinylm/draft"),
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
     "engines.eviction": ("--model", "tinylm/draft"),
-    "studies.tinylm": ("--num_problems", "4", "--num_votes", "2", "--target", "tinylm/draft"),
 }
 
 
 # Their quick runs take 20 to 40 seconds of a slow core.
 SLOW = (
     "studies.answers",
-    "studies.kv_sharing",
-    "studies.branching",
-    "studies.conformal",
     "studies.draft_target_a1",
     "studies.demo",
     "studies.few_questions",
@@ -69,13 +60,10 @@ SLOW = (
     "studies.at_once",
     "studies.real",
     "studies.peers",
-    "engines.huggingface_soak",
     "engines.attacks",
     "engines.wire",
-    "studies.judge_quality",
     "studies.orders",
     "studies.search",
-    "studies.tinylm",
 )
 
 
@@ -117,14 +105,3 @@ def test_quick_run_prints_one_document(script, warm_torch, tmp_path):
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_help_has_an_example(script, warm_python, tmp_path):
     assert f"python -m benchmarks.{script}" in run_script(script, "--help", python=warm_python, folder=tmp_path).stdout
-
-
-@pytest.mark.slow
-def test_the_study_of_draft_and_target_takes_other_models(warm_torch, tmp_path):
-    models = ("--model", "tinylm/draft", "--draft", "tinylm/target")
-    run = run_script(
-        "studies.conformal", "--quick", "--json", "--part", "alone", *models, python=warm_torch, folder=tmp_path
-    )
-    assert run.returncode == 0, run.stderr
-    setting = json.loads(run.stdout)["setting"]
-    assert (setting["model"], setting["draft"]) == ("tinylm/draft", "tinylm/target")

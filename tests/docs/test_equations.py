@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from benchmarks._lib.schedule import Latency, ScheduledChunk, scheduled_ends
 from scaffolding_ext.controllers.budgets.files import TaskTypes
 from scaffolding_ext.controllers.budgets.queueing.model import moments, objective
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
@@ -115,12 +114,6 @@ def reached_by_the_exit() -> float:
     return float(LayerExit(8.0, MAX_CHANGE).layers([[7.9, 7.0, 6.0, 5.0]])[0])
 
 
-def ends_in_step(draft: float, target: float) -> list[float]:
-    """The ends of two chains, of which the second is drafted at once and waits for the first."""
-    chunks = [ScheduledChunk(0, 0, 10, 0, 0.0), ScheduledChunk(1, 0, 5, 5, 0.0)]
-    return scheduled_ends(chunks, Latency(draft, 0), Latency(target, 0), in_step=True)
-
-
 DYNASOR: Any = DynasorCoTController()
 
 
@@ -167,7 +160,6 @@ PRINTED = [
         lambda: [17 * p_values(range(16), [99.0])[0], 16 * leave_one_out_p_values(range(16)).min()],
         [1, 1],
     ),
-    Printed("A1: end times", lambda: ends_in_step(1.0, 2.0), [12.0, 22.0]),
     Printed("eq. 4, skip gate", lambda: [ConfidenceGate().least, ConfidenceGate().gap], [0.70, 0.06]),
     Printed("decode exit", lambda: [DecodeExit().after, DecodeExit().least, DecodeExit().gap], [3, 0.72, 0.10]),
     Printed("eq. 5 and the exit rule", reached_by_the_exit, 2),

@@ -10,24 +10,13 @@ import pytest
 
 from benchmarks._lib.drawing import RING, beside, drawing, frontier, of
 from benchmarks._lib.pages import result
-from benchmarks.studies import (
-    branching,
-    conformal,
-    conformal_replay,
-    judge_quality,
-    kv_sharing,
-    real,
-)
+from benchmarks.studies import conformal_replay, real
 from scaffolding_ext.stats.intervals import Estimate
 
 pytest.importorskip("matplotlib")
 
 
 DRAWN: dict[str, Callable[[Any, Path], None]] = {
-    "branching": branching.plot,
-    "judge_quality": judge_quality.plot,
-    "kv_sharing": kv_sharing.plot,
-    "conformal": conformal.plot,
     "real_votes": real.plot,
     "conformal_replay": lambda figures, path: conformal_replay.plot(figures, "conservative", path),
 }
