@@ -219,14 +219,6 @@ def test_a_folder_whose_failed_records_are_taken_out_is_still_held(folder: Path)
             pass
 
 
-def test_another_stack_is_refused_by_the_key(folder: Path) -> None:
-    call(*RUN, "--limit", "1")
-    result = call(*RUN, "--limit", "1", "--resume", "--set", "controller.args.chunk_size=5")
-    assert result.exit_code == 2
-    assert result.stderr.startswith("Error: controller.args.chunk_size: is 5, but the run in run has 4")
-    assert call(*RUN, "--limit", "1", "--resume", "--seed", "4").stderr.startswith("Error: seed: is 4, but the run")
-
-
 def test_a_torn_line_is_mended_with_a_warning(folder: Path) -> None:
     call(*RUN, "--limit", "4", "--max_parallel_requests", "1")
     whole = outcomes(SAMPLES)

@@ -192,16 +192,6 @@ def test_a_tuned_stack_runs_with_all_that_the_log_recorded(
         assert {name: each.body[name] for name in sent} == {name: wanted[name] for name in sent}
 
 
-def test_the_last_line_says_what_to_edit_and_what_is_not_in_the_stack(tmp_path: Path) -> None:
-    stack = tmp_path / "stack.yaml"
-    told = " ".join(run("tune", of_lines(tmp_path, "", pytest.MonkeyPatch()), "--output_path", stack).output.split())
-    assert told.endswith(
-        f"written: {stack} Before you run the stack, set workers.generation.args: base_url and model. The log names no "
-        "max_tokens: see that 256 is enough. The log's prompt is not in the stack: set "
-        "prompt.system_prompt and prompt.prompt_suffix."
-    )
-
-
 def test_what_a_stack_cannot_hold_is_named_and_a_vote_is_not_greedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,13 +166,6 @@ def test_wrong_input_is_an_error_by_name(folder: Path, case: str) -> None:
     assert sorted(os.listdir()) == before
 
 
-def test_bytes_that_are_no_text_reach_the_program_as_an_error(folder: Path) -> None:
-    done = program("run", os.fsdecode(b"\xff"), "--config", "stack.yaml")
-    assert done.returncode == 2
-    assert done.stderr.startswith("Error: prompt: ")
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize(
     "arguments", [["run", "x", "--config", "stack.yaml"], [*EVAL, "--json"], [*EVAL], [*EVAL, "--dry_run"]]
 )
@@ -217,15 +210,6 @@ def test_the_last_line_of_a_failed_run_says_why(folder: Path) -> None:
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith("2 of 2 requests failed; the first failure: 1: ")
     assert "the engine is gone" in result.stderr.splitlines()[-1]
-
-
-def test_bad_rows_are_left_out_on_request_with_a_warning(folder: Path) -> None:
-    with (folder / "data.jsonl").open("a") as file:
-        file.write("\n{\n")
-    assert "data.jsonl, line 3: invalid JSON" in call(*EVAL).stderr
-    result = call(*EVAL, "--set", "dataset.skip_bad_rows=true", "--json")
-    assert json.loads(result.stdout)["summary"]["num_samples"] == 2
-    assert result.stderr.startswith("Warning: data.jsonl: 1 of 3 rows are skipped: line 3: invalid JSON")
 
 
 def test_columns_are_set_like_any_key(folder: Path) -> None:

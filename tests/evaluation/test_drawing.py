@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks._lib.drawing import points, rows
+from benchmarks._lib.drawing import points
 from scaffolding_ext.errors import MissingDependencyError
 from scaffolding_ext.evaluation.drawing import drawing
 from scaffolding_ext.evaluation.logs.graded import recording_of
@@ -37,36 +37,6 @@ def test_an_axis_begins_at_zero_or_is_broken(
     assert is_broken(axes, "y") is broken
     assert not is_broken(axes, "x")
     assert axes.get_ylim()[0] == begins or broken
-
-
-def test_what_falls_below_zero_needs_no_break(drawn: list[Any], tmp_path: Path) -> None:
-    with drawing(tmp_path / "plot.png") as (_, axes):
-        points(axes, [0, 1], [Estimate(1, -2, 3), Estimate(4, 2, 5)])
-    assert not is_broken(axes, "y")
-    assert axes.get_ylim()[0] < -2
-
-
-def test_a_legend_on_the_data_and_a_missing_title_are_found(
-    drawn: list[Any], style_faults: Faults, tmp_path: Path
-) -> None:
-    with drawing(tmp_path / "plot.png") as (_, axes):
-        axes.plot([0, 1], [0, 1], label="line")
-        axes.legend(loc="center")
-    assert sorted(style_faults(drawn[0])) == ["legend on the data", "no title"]
-
-
-def test_an_end_that_a_rounding_puts_past_the_value_leaves_no_negative_bar(drawn: list[Any], tmp_path: Path) -> None:
-    with drawing(tmp_path / "plot.png") as (_, axes):
-        points(axes, [1], [Estimate(0.3, 0.3000000000000001, 0.2999999999999999)])
-    assert len(drawn) == 1
-
-
-def test_rows_stand_from_the_top_and_the_default_is_bold(drawn: list[Any], tmp_path: Path) -> None:
-    named = {"first": Estimate(1, 0, 2), "second": Estimate(3, 2, 4)}
-    with drawing(tmp_path / "plot.png") as (_, axes):
-        rows(axes, named, default="second")
-    assert [label.get_fontweight() for label in axes.get_yticklabels()] == ["normal", "bold"]
-    assert axes.get_ylim()[0] > axes.get_ylim()[1]
 
 
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,6 @@ pytest.importorskip("opentelemetry.sdk")
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -146,30 +145,6 @@ def test_the_clients_span_is_the_parent(telemetry: Telemetry, exporter: InMemory
     assert root.name == "invoke_agent NativeGenerationController"
     assert f"{root.context.trace_id:032x}" == PARENT.split("-")[1]
     assert f"{root.parent.span_id:016x}" == PARENT.split("-")[2]
-
-
-def test_what_a_sampler_leaves_out_has_no_spans(exporter: InMemorySpanExporter) -> None:
-    provider = TracerProvider(sampler=ALWAYS_OFF)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    with ScaffoldingLlm(
-        NativeGenerationController(), {"generation": InstantWorker()}, telemetry=Telemetry(provider)
-    ) as llm:
-        llm.generate("question")
-    assert exporter.get_finished_spans() == ()
-
-
-def test_hosts_may_share_one_and_end_one_after_the_other(telemetry: Telemetry, exporter: InMemorySpanExporter) -> None:
-    def host() -> ScaffoldingLlm:
-        return ScaffoldingLlm(NativeGenerationController(), {"generation": InstantWorker()}, telemetry=telemetry)
-
-    with host() as first:
-        with host() as second:
-            second.generate("question")
-        first.generate("question")
-    with host() as third:
-        third.generate("question")
-    roots = [span for span in exporter.get_finished_spans() if span.name.startswith("invoke_agent")]
-    assert len(roots) == 3
 
 
 def test_flushing_works_after_the_host_was_shut_down(telemetry: Telemetry, exporter: InMemorySpanExporter) -> None:

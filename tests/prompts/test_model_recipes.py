@@ -3,7 +3,6 @@
 # ruff: noqa: RUF001  # marks of DeepSeek's tokenizer
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -12,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from scaffolding_ext import plain_yaml, registry
-from scaffolding_ext.cli.main import main
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.documents import packaged_recipes
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.families import family_named
-from scaffolding_ext.prompts.model_files import config_of
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
@@ -86,21 +82,13 @@ def prompting_of(recipe: str, folder: str) -> Prompting:
     return Prompting.for_model(folder, **config.model_dump(exclude={"model"}))
 
 
-@pytest.mark.parametrize("recipe", EXPECTED)
-def test_a_recipe_renders_its_models_prompt(recipe: str, saved_model: Callable[..., str]) -> None:
-    prompting = prompting_of(recipe, saved_model(TEMPLATE_OF.get(recipe, recipe)))
-    assert rendered(prompting) == EXPECTED[recipe]
-    family = family_named(FAMILY_OF[recipe])
-    assert prompting.family_behind(rendered(prompting)) is (family.answering if recipe in CLOSED else family)
-    assert prompting.choice.name == FAMILY_OF[recipe]
-
-
-@pytest.mark.parametrize("recipe", sorted(FAMILY_OF.keys() - {"nemotron", "smollm2", "llama3_instruct"}))
-def test_every_chain_of_a_thinking_recipe_begins_inside_its_thinking(
-    recipe: str, saved_model: Callable[..., str]
-) -> None:
-    prompting = prompting_of(recipe, saved_model(TEMPLATE_OF.get(recipe, recipe)))
-    assert prompting.opens_thinking is (FAMILY_OF[recipe] != "instruct" and recipe not in CLOSED)
+def test_a_recipe_renders_its_models_prompt(saved_model: Callable[..., str]) -> None:
+    promptings = {name: prompting_of(name, saved_model(TEMPLATE_OF.get(name, name))) for name in EXPECTED}
+    assert {name: rendered(prompting) for name, prompting in promptings.items()} == EXPECTED
+    assert {name: prompting.choice.name for name, prompting in promptings.items()} == FAMILY_OF
+    behind = {name: prompting.family_behind(EXPECTED[name]) for name, prompting in promptings.items()}
+    families = {name: family_named(family) for name, family in FAMILY_OF.items()}
+    assert behind == {name: own.answering if name in CLOSED else own for name, own in families.items()}
 
 
 def test_every_recipe_has_its_expected_prompt() -> None:
@@ -121,9 +109,8 @@ def test_effort_and_system_prompt_of_gpt_oss_stand_where_harmony_has_them(saved_
 # ---- the family, found from the model's files
 
 
-@pytest.mark.parametrize(
-    ("name", "config", "family", "reason"),
-    [
+def test_the_family_is_found_from_the_models_files(saved_model: Callable[..., str]) -> None:
+    for name, config, family, reason in [
         ("qwen3", {}, "deepseek_r1", "the chat template mentions </think>"),
         ("qwen3_instruct_2507", {}, "instruct", "the chat template shows no thinking"),
         ("gpt_oss", {}, "gpt_oss", "config.json has model_type gpt_oss"),
@@ -131,14 +118,10 @@ def test_effort_and_system_prompt_of_gpt_oss_stand_where_harmony_has_them(saved_
         ("gpt_oss", {"model_type": "x"}, "gpt_oss", "the chat template mentions <|channel|>"),
         ("magistral", {}, "magistral", r"the chat template mentions \[/THINK\]"),
         ("llama3_instruct", {}, "instruct", "the chat template shows no thinking"),
-    ],
-)
-def test_the_family_is_found_from_the_models_files(
-    name: str, config: dict[str, Any], family: str, reason: str, saved_model: Callable[..., str]
-) -> None:
-    choice = Prompting.for_model(saved_model(name, **config)).choice
-    assert (choice.name, choice.is_guess) == (family, True)
-    assert re.search(reason.replace("|", r"\|"), choice.reason)
+    ]:
+        choice = Prompting.for_model(saved_model(name, **config)).choice
+        assert (name, choice.name, choice.is_guess) == (name, family, True)
+        assert re.search(reason.replace("|", r"\|"), choice.reason), (name, choice.reason)
 
 
 def test_a_model_without_a_template_thinks_if_its_vocabulary_says_so(
@@ -161,13 +144,6 @@ def test_a_prompt_that_closes_thinking_keeps_the_models_family(
     assert off.family_behind(rendered(off)) == family_named("instruct")
     on = Prompting.for_model(folder, family)
     assert on.family_behind(rendered(on)) is on.family
-
-
-@pytest.mark.parametrize("text", ["[1]", "{", None])
-def test_a_config_that_cannot_be_read_says_nothing(text: str | None, tmp_path: Path) -> None:
-    if text is not None:
-        (tmp_path / "config.json").write_text(text)
-    assert config_of(str(tmp_path)) == {}
 
 
 # ---- variables and beginnings of the assistant's turn
@@ -230,56 +206,34 @@ def test_the_forced_answer_of_gpt_oss_is_asked_for_by_its_special_tokens(saved_m
     assert prompting.decode(ids) == prompting.family.as_shown(prompting.family.close)
 
 
-def test_a_text_that_opens_with_its_channel_is_shown_without_it() -> None:
-    family = family_named("gpt_oss")
-    shown = family.split("analysisTwo and two.assistantfinalIt is 4.", None)
-    assert shown[:2] == ("Two and two.", "It is 4.")
-
-
 # ---- the stack files
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_is_a_stack_that_says_what_it_is_about(name: str) -> None:
-    text = RECIPES[name].read_text(encoding="utf-8")
-    facts = dict(re.findall(r"^# (\w+) +(.+)$", text, re.MULTILINE))
-    assert {"thinking", "sampling", "stop", "context", "tried"} <= facts.keys()
-    assert f"scaffolding-ext check configs:{name}" in text
-    config = load_config(f"configs:{name}", ["workers.generation.args.model=tinylm/target"])
-    assert config.prompt is not None
-    assert "\\boxed{}" in (config.prompt.prompt_suffix or "")
-    assert config.sampling["temperature"] > 0
-    check_stack(config)
+def test_a_recipe_is_a_stack_that_says_what_it_is_about() -> None:
+    faults = []
+    for name, path in RECIPES.items():
+        text = path.read_text(encoding="utf-8")
+        facts = dict(re.findall(r"^# (\w+) +(.+)$", text, re.MULTILINE))
+        config = load_config(f"configs:{name}", ["workers.generation.args.model=tinylm/target"])
+        holds = {
+            "facts": {"thinking", "sampling", "stop", "context", "tried"} <= facts.keys(),
+            "check": f"scaffolding-ext check configs:{name}" in text,
+            "box": config.prompt is not None and "\\boxed{}" in (config.prompt.prompt_suffix or ""),
+            "temperature": config.sampling["temperature"] > 0,
+        }
+        faults += [(name, what) for what, is_so in holds.items() if not is_so]
+        check_stack(config)
+    assert faults == []
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_other_worker_of_a_recipe_takes_the_arguments_that_it_is_given(name: str) -> None:
-    text = RECIPES[name].read_text(encoding="utf-8")
-    (line,) = re.findall(r"^# .* instead: (generation: \{.*\})$", text, re.MULTILINE)
-    worker = plain_yaml.parse(line, name)["generation"]
-    assert worker["type"] != load_config(f"configs:{name}").workers["generation"].type
-    factory = registry.workers.resolve(worker["type"])
-    Signature.of(factory).check(worker["type"], worker["args"], "workers.generation.args")
+def test_the_other_worker_of_a_recipe_takes_the_arguments_that_it_is_given() -> None:
+    for name in RECIPES:
+        text = RECIPES[name].read_text(encoding="utf-8")
+        (line,) = re.findall(r"^# .* instead: (generation: \{.*\})$", text, re.MULTILINE)
+        worker = plain_yaml.parse(line, name)["generation"]
+        assert worker["type"] != load_config(f"configs:{name}").workers["generation"].type, name
+        factory = registry.workers.resolve(worker["type"])
+        Signature.of(factory).check(worker["type"], worker["args"], "workers.generation.args")
 
 
 # ---- what the command line says of it
-
-
-@pytest.mark.parametrize("command", ["run", "eval"])
-def test_the_command_says_which_family_was_found_and_why(
-    command: str, saved_model: Callable[..., str], tmp_path: Path
-) -> None:
-    stack = {
-        "controller": {"type": "NativeGenerationController"},
-        "workers": {"generation": {"type": "ScriptedWorker", "args": {"respond": "\\boxed{1}"}}},
-        "prompt": {"model": saved_model("qwq")},
-    }
-    (tmp_path / "stack.yaml").write_text(json.dumps(stack))
-    (tmp_path / "data.jsonl").write_text('{"question": "Q", "answer": "1"}\n')
-    rest = ["Q"] if command == "run" else ["--dataset", str(tmp_path / "data.jsonl")]
-    arguments = [command, *rest, "--config", str(tmp_path / "stack.yaml")]
-    said = f"Note: prompt family of {saved_model('qwq')}: deepseek_r1 (the chat template mentions </think>)\n"
-    assert said in CliRunner().invoke(main, arguments).stderr
-    named = CliRunner().invoke(main, [*arguments, "--set", "prompt.family=deepseek_r1"])
-    assert named.exit_code == 0
-    assert "prompt family" not in named.stderr

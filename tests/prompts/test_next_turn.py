@@ -146,7 +146,3 @@ def _without_marks(folder: Path) -> str:
     path = folder / "tokenizer.json"
     path.write_text(text.replace("</think>", "<|mark|>").replace("<think>", "<|other|>"), encoding="utf-8")
     return str(path)
-
-
-def test_the_embedded_template_means_a_family_that_thinks() -> None:
-    assert Prompting.for_model(model_folder(MODEL)).family is family_named("deepseek_r1")

@@ -8,17 +8,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from scaffolding_ext.answers.reading import marks_in, split_unknown
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.families import FAMILIES, family_named
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, ParallelProcess
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.tinylm import grammar
 
 MODEL = "tinylm/draft"
 EMBEDDED = (MODEL, "tinylm/target")
@@ -139,26 +137,6 @@ def test_the_family_is_guessed_from_the_name_unless_given():
     assert Prompting.for_model(MODEL, "deepseek_r1").family is family_named("deepseek_r1")
 
 
-def test_the_embedded_family_is_what_the_models_were_trained_on():
-    family = family_named("tinylm")
-    assert (family.probe, family.close) == (grammar.PROBE, grammar.CLOSE)
-    assert all(text.endswith("{") for f in map(family_named, FAMILIES) for text in (f.probe, f.close, f.close_closed))
-
-
-def test_a_family_says_whether_it_thinks():
-    shipped = ("deepseek_r1", "instruct", "gpt_oss", "magistral", "tinylm")
-    assert set(shipped) <= set(FAMILIES)
-    assert [name for name in shipped if not family_named(name).thinks] == ["instruct"]
-
-
-def test_models_that_do_not_think_are_asked_within_a_line():
-    """A box on lines of its own is continued by LaTeX on lines of its own, which often never closes it."""
-    family = family_named("instruct")
-    texts = family.probe, family.close, family.close_closed
-    assert all("\n" not in text.strip() for text in (*texts, family.answer_end))
-    assert all(f"$\\boxed{{4{family.answer_end}" == text.split(": ")[1] + "4}$." for text in texts)
-
-
 @pytest.mark.parametrize("model", EMBEDDED)
 def test_the_end_of_thinking_stays_visible(model):
     prompting = Prompting.for_model(model)
@@ -201,11 +179,3 @@ def test_a_prompt_that_was_counted_is_not_tokenised_again(monkeypatch):
     second.input_tokens.append(7)  # each task has its own list
     prompting.apply(third := GenerationTask(input_str="Long. " * 500))
     assert third.input_tokens == first.input_tokens
-
-
-@pytest.mark.parametrize("name", [name for name in FAMILIES if family_named(name).thinks])
-def test_the_marks_of_each_family_are_found_in_a_text_of_an_unknown_model(name: str) -> None:
-    marks = family_named(name).marks
-    text = f"{marks.think_open}so{marks.think_close}{marks.answer_open}It is 4."
-    assert marks_in(text) == marks
-    assert split_unknown(text)[:2] == ("so", "It is 4.")

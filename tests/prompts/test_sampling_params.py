@@ -20,21 +20,21 @@ DEFAULTS = GenerationTask()
 CONTROLLERS = {"frequency_penalty": 0.5, "stop": ["x"], "temperature": 0.7, "n": 2, "echo": True, "seed": 5}
 
 
-@pytest.mark.parametrize("name", sorted(CONTROLLERS))
-@pytest.mark.parametrize("through", ["the task", "a copy", "a piece of it"])
-def test_a_requests_value_holds_even_where_it_is_the_default(name, through):
-    task = GenerationTask(input_str="q")
-    default = getattr(DEFAULTS, name)
-    set_sampling_params(task, {name: default})
-    if through == "a copy":  # as upstream's majority vote makes
-        task = copy.deepcopy(task)
-    elif through == "a piece of it":
-        piece = GenerationTask(input_str="q and more")
-        inherit_sampling_params(piece, task)
-        task = piece
-    apply_sampling_params(task, CONTROLLERS)
-    assert getattr(task, name) == default
-    assert all(getattr(task, other) == value for other, value in CONTROLLERS.items() if other != name)
+def test_a_requests_value_holds_even_where_it_is_the_default():
+    for through in ["the task", "a copy", "a piece of it"]:
+        for name in sorted(CONTROLLERS):
+            task = GenerationTask(input_str="q")
+            default = getattr(DEFAULTS, name)
+            set_sampling_params(task, {name: default})
+            if through == "a copy":  # as upstream's majority vote makes
+                task = copy.deepcopy(task)
+            elif through == "a piece of it":
+                piece = GenerationTask(input_str="q and more")
+                inherit_sampling_params(piece, task)
+                task = piece
+            apply_sampling_params(task, CONTROLLERS)
+            assert getattr(task, name) == default, (name, through)
+            assert all(getattr(task, other) == value for other, value in CONTROLLERS.items() if other != name)
 
 
 def test_a_request_may_refuse_the_programs_seed():

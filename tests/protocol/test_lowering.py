@@ -4,8 +4,6 @@ import math
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scaffolding_ext.errors import InvalidTaskError, NoOutputError
 from scaffolding_ext.protocol import GenerationTask
@@ -85,11 +83,6 @@ def test_a_gate_decides_what_is_read_and_nobody_else_may():
     assert task.on_prefix == [False, True]
 
 
-def test_phrasings_are_one_a_branch():
-    with pytest.raises(InvalidTaskError, match="phrasings has 1 prompts, and there are 2 branches"):
-        lower_branch(BranchTask(prefix_tokens=[1], phrasings=[[2]], suffixes=[[6], [7]]))
-
-
 def test_a_branch_without_output_is_an_error():
     task = BranchTask(suffixes=[[1]])
     with pytest.raises(NoOutputError):
@@ -106,9 +99,8 @@ def test_a_verify_task_becomes_one_token_of_each_branch():
     assert task.branches == [[1, 2], [3]]
 
 
-@pytest.mark.parametrize(
-    ("logprobs", "score"),
-    [
+def test_p_yes_by_hand():
+    for logprobs, score in [
         ([reported(t8=0.6, t9=0.2, t1=0.1)], 0.75),  # 0.6 / (0.6 + 0.2)
         ([reported(t8=0.1, t9=0.4)], 0.2),
         ([reported(t8=0.6, t1=0.3, t2=0.1)], 6 / 7),  # "no" is at most as likely as the least reported, 0.1
@@ -117,24 +109,12 @@ def test_a_verify_task_becomes_one_token_of_each_branch():
         ([{8: Reported(-1000.0), 9: Reported(-1.0)}], 0.0),
         ([{8: Reported(-1.0), 9: Reported(-1000.0)}], 1.0),
         ([{8: Reported(-1.0), 9: Reported(-math.inf)}], 1.0),
-    ],
-)
-def test_p_yes_by_hand(logprobs, score):
-    task = VerifyTask(branches=[[1]], yes_token=8, no_token=9)
-    lowered = lower_verify(task)
-    lowered[0].logprobs = logprobs
-    write_back_verify(task, lowered)
-    assert task.scores == pytest.approx([score])
-
-
-@settings(deadline=None)
-@given(st.floats(0.001, 0.5), st.floats(0.001, 0.5))
-def test_p_yes_is_the_share_of_yes(yes, no):
-    task = VerifyTask(branches=[[1]], yes_token=8, no_token=9)
-    lowered = lower_verify(task)
-    lowered[0].logprobs = [reported(t8=yes, t9=no)]
-    write_back_verify(task, lowered)
-    assert task.scores[0] == pytest.approx(yes / (yes + no))
+    ]:
+        task = VerifyTask(branches=[[1]], yes_token=8, no_token=9)
+        lowered = lower_verify(task)
+        lowered[0].logprobs = logprobs
+        write_back_verify(task, lowered)
+        assert task.scores == pytest.approx([score])
 
 
 @pytest.mark.parametrize("logprobs", [None, [], [{}]])

@@ -62,12 +62,6 @@ def test_the_steps_and_the_return_value_stay():
     assert [step is own for step, own in zip(seen, steps, strict=True)] == [True, True]
 
 
-def test_a_plain_iterable_goes_for_work():
-    seen = []
-    assert value_of(relay([["a"], ["b"]], before=seen.append)) is None
-    assert seen == [["a"], ["b"]]
-
-
 def test_each_step_is_visited_before_and_after_in_branches_too():
     log = []
     inner = Work([["inner"]])
@@ -98,15 +92,6 @@ def test_an_error_thrown_at_a_step_closes_the_work_and_passes_on():
         relayed.throw(OSError("out of luck"))
     assert work.log == ["closed"]
     assert seen.steps == [["a"]]
-
-
-def test_an_error_of_the_work_passes_on():
-    def failing():
-        yield ["a"]
-        raise OSError("out of luck")
-
-    with pytest.raises(OSError, match="out of luck"):
-        value_of(relay(failing()))
 
 
 def test_once_stopped_the_work_is_closed_and_its_open_streams_are_cancelled():

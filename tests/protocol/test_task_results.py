@@ -31,9 +31,8 @@ STEPS = [{7: Entry(-3.0), 9: Entry(-0.1)}, {4: Entry(-0.5), 9: Entry(-1.0)}]
 ALONE = [{7: Entry(-3.0)}, {4: Entry(-0.5)}]
 
 
-@pytest.mark.parametrize(
-    ("ids", "reported", "expected"),
-    [
+def test_the_tokens_that_were_written_count():
+    cases = [
         ([7, 4], STEPS, [-3.0, -0.5]),
         ([7], STEPS, [-3.0]),  # TensorRT-LLM cuts a stop word from the ids alone
         ([], STEPS, []),
@@ -41,24 +40,23 @@ ALONE = [{7: Entry(-3.0)}, {4: Entry(-0.5)}]
         (None, [], []),
         (None, SimpleNamespace(token_logprobs=[None, -0.2, -0.3]), [-0.2, -0.3]),  # an OpenAI server's, with echo
         ([1, 2], SimpleNamespace(token_logprobs=[-0.2, -0.3, -0.4]), [-0.2, -0.3]),
-    ],
-)
-def test_the_tokens_that_were_written_count(ids, reported, expected):
-    assert sampled_logprobs(ids, reported) == expected
+    ]
+    assert [
+        (ids, reported, expected, found)
+        for ids, reported, expected in cases
+        if (found := sampled_logprobs(ids, reported)) != expected
+    ] == []
 
 
-@pytest.mark.parametrize(
-    ("ids", "reported", "why"),
-    [
+def test_what_cannot_be_known_is_refused():
+    for ids, reported, why in [
         (None, STEPS, "of several tokens at one position, without ids that say which was written"),
         ([7, 4, 4], STEPS, "of 2 of 3 tokens"),
         ([1, 2], SimpleNamespace(token_logprobs=[-0.2]), "of 1 of 2 tokens"),
         ([7, 5], STEPS, "of only the likeliest tokens, without token 5, which was written"),
-    ],
-)
-def test_what_cannot_be_known_is_refused(ids, reported, why):
-    with pytest.raises(NoOutputError, match=why):
-        sampled_logprobs(ids, reported)
+    ]:
+        with pytest.raises(NoOutputError, match=why):
+            sampled_logprobs(ids, reported)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])

@@ -1,14 +1,13 @@
 """Tags, purposes, token counts, and what the extra tasks become where a worker cannot serve them."""
 
 import copy
-import dataclasses
 import types
 from enum import Enum
 
 import pytest
 
 from scaffolding_ext.errors import NoOutputError
-from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Task, Worker
+from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.meta import (
     CHAIN,
@@ -25,8 +24,8 @@ from scaffolding_ext.protocol.meta import (
     token_counts_of,
 )
 from scaffolding_ext.protocol.task_results import finish_reason_of, output_of
-from scaffolding_ext.protocol.tasks import CompareTask, ScoreTask
-from scaffolding_ext.protocol.worker import WorkerTag, tag_names, worker_for, worker_key
+from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.protocol.worker import WorkerTag, worker_for, worker_key
 
 
 def test_worker_tags_and_their_values_are_the_same_key():
@@ -44,14 +43,14 @@ class TheirTag(Enum):
     REWARD = "reward"
 
 
-@pytest.mark.parametrize("key", ["generation", WorkerTag.GENERATION, TheirTag.GENERATION])
-@pytest.mark.parametrize("tag", ["generation", WorkerTag.GENERATION, TheirTag.GENERATION])
-def test_a_worker_is_found_by_the_value_of_its_tag_whoevers_enum_it_is_of(key, tag):
-    worker = Worker()
-    assert worker_for({TheirTag.REWARD: Worker(), key: worker}, tag) is worker
-    assert {key: worker}[worker_key({key: worker}, tag)] is worker
-    assert worker_for({TheirTag.REWARD: worker}, tag) is None
-    assert worker_key({}, tag) is None
+def test_a_worker_is_found_by_the_value_of_its_tag_whoevers_enum_it_is_of():
+    for tag in ["generation", WorkerTag.GENERATION, TheirTag.GENERATION]:
+        for key in ["generation", WorkerTag.GENERATION, TheirTag.GENERATION]:
+            worker = Worker()
+            assert worker_for({TheirTag.REWARD: Worker(), key: worker}, tag) is worker
+            assert {key: worker}[worker_key({key: worker}, tag)] is worker
+            assert worker_for({TheirTag.REWARD: worker}, tag) is None
+            assert worker_key({}, tag) is None
 
 
 def test_an_equal_key_goes_before_one_of_the_same_value():
@@ -64,30 +63,22 @@ def test_an_equal_key_goes_before_one_of_the_same_value():
         assert worker_for(workers, TheirTag.GENERATION) is by_member
 
 
-def test_tags_are_named_by_their_values():
-    assert tag_names([TheirTag.REWARD, WorkerTag.DRAFT, "compare"]) == "compare, draft, reward"
-    assert tag_names([]) == "none"
-
-
 # ---- purposes and counts
 
 
-@pytest.mark.parametrize(
-    ("task", "purpose"),
-    [
+def test_purposes_have_defaults_and_can_be_set():
+    for task, purpose in [
         (GenerationTask(), CHAIN_START),
         (StreamGenerationTask(), CHAIN_START),
         (BranchTask(), CHAIN_START),
         (ScoreTask(), SCORE),
         (VerifyTask(), VERIFY),
-    ],
-)
-def test_purposes_have_defaults_and_can_be_set(task, purpose):
-    assert purpose_of(task) == purpose
-    note(task, purpose=PROBE)
-    note(task, purpose=CHAIN)
-    assert purpose_of(task) == CHAIN
-    assert purpose_of(type(task)()) == purpose  # of this task alone
+    ]:
+        assert purpose_of(task) == purpose
+        note(task, purpose=PROBE)
+        note(task, purpose=CHAIN)
+        assert purpose_of(task) == CHAIN
+        assert purpose_of(type(task)()) == purpose  # of this task alone
 
 
 def test_a_copy_keeps_its_own_meta():
@@ -103,12 +94,6 @@ def test_a_copy_keeps_its_own_meta():
     assert meta_of(GenerationTask()) == Meta()
 
 
-def test_token_counts_subtract_and_know_what_was_computed():
-    counts = TokenCounts(5, 3, 2)
-    assert counts.minus(TokenCounts(1, 1, 1)) == TokenCounts(4, 2, 1)
-    assert counts.computed == 8
-
-
 def test_recorded_counts_win_over_the_estimate():
     task = GenerationTask(input_tokens=[1, 2, 3], output_tokens=[4, 5])
     assert token_counts_of(task) == TokenCounts(decoded=2, prefilled=3)
@@ -121,37 +106,22 @@ def test_the_estimate_needs_output_ids():
     assert token_counts_of(GenerationTask(input_str="text", output_tokens=[])) == TokenCounts()
 
 
-@pytest.mark.parametrize("task_type", [ScoreTask, BranchTask, VerifyTask])
-def test_counts_of_other_tasks_are_recorded_or_unknown(task_type):
-    task = task_type(custom_output_params={"other": 1})
-    assert token_counts_of(task) is None
-    note(task, counts=TokenCounts(0, 9))
-    assert token_counts_of(task) == TokenCounts(0, 9)
-    assert task.custom_output_params["other"] == 1
-    bare = task_type()
-    note(bare, counts=TokenCounts(1))
-    assert token_counts_of(bare) == TokenCounts(1)
+def test_counts_of_other_tasks_are_recorded_or_unknown():
+    for task_type in [ScoreTask, BranchTask, VerifyTask]:
+        task = task_type(custom_output_params={"other": 1})
+        assert token_counts_of(task) is None
+        note(task, counts=TokenCounts(0, 9))
+        assert token_counts_of(task) == TokenCounts(0, 9)
+        assert task.custom_output_params["other"] == 1
+        bare = task_type()
+        note(bare, counts=TokenCounts(1))
+        assert token_counts_of(bare) == TokenCounts(1)
 
 
 def test_output_of_refuses_silence_but_not_an_empty_text():
     assert output_of(GenerationTask(output_str="")) == ""
     with pytest.raises(NoOutputError, match="worker draft left no output in a GenerationTask"):
         output_of(GenerationTask(worker_tag=WorkerTag.DRAFT))
-
-
-def test_a_compare_task_holds_answers_and_gets_classes():
-    task = CompareTask(worker_tag=WorkerTag.COMPARE, answers=["1/2", None, "0.5"])
-    assert isinstance(task, Task)
-    assert task.classes is None
-    assert {field.name for field in dataclasses.fields(CompareTask)} - {f.name for f in dataclasses.fields(Task)} == {
-        "answers",
-        "pairs",
-        "verdicts",
-        "classes",
-        "num_undetermined",
-    }
-    assert CompareTask().answers is not CompareTask().answers
-    assert token_counts_of(task) is None
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
 import resource
 import socket
 import subprocess
@@ -17,7 +15,6 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.serving.connections import RepeatedCauses
 from scaffolding_ext.serving.settings import Limits
 
 WAIT = 30.0
@@ -118,19 +115,6 @@ def test_the_server_raises_its_soft_limit(hard: int) -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == [str(hard), str(hard)]
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= hard
-
-
-def test_a_cause_that_comes_again_is_logged_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
-    causes, loop = RepeatedCauses(), asyncio.new_event_loop()
-    for _ in range(250):
-        causes.handle(loop, {"message": "accept failed", "exception": OSError(24, "Too many open files")})
-    causes.handle(loop, {"message": "a task failed", "exception": ValueError("x")})
-    loop.close()
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert told == [
-        *(f"accept failed: Too many open files ({num} times so far)" for num in (1, 10, 100)),
-        "a task failed",
-    ]
 
 
 def test_fewer_than_two_connections_are_no_limit() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import logging
-import socket
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -31,13 +29,6 @@ def ask(url: str, key: str = "none", **fields: Any) -> Any:
     request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(ASK | fields).encode(), headers)
     with urllib.request.urlopen(request, timeout=WAIT) as answer:
         return json.load(answer)
-
-
-def test_requests_without_a_seed_get_one_each_from_any_thread(serve: Any) -> None:
-    served = serve(host={"seed": 5})
-    with ThreadPoolExecutor(16) as pool:
-        seeds = list(pool.map(lambda _: served.stack._next_seed(), range(4000)))
-    assert len(set(seeds)) == 4000
 
 
 def the_warning(caplog: pytest.LogCaptureFixture) -> str:
@@ -76,26 +67,6 @@ def test_a_request_that_asks_for_the_impossible_is_logged_without_a_traceback(
     for part in ("unsupported_value", "temperature: is 0"):
         assert part in text
     assert "Traceback" not in text
-
-
-def test_an_unforeseen_error_is_logged_with_its_traceback(
-    serve: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served = serve(keys=KEYS)
-    monkeypatch.setattr(type(served.stack), "admit", lambda self, num: 1 // 0)
-    with served.client(api_key="secret-2") as client, pytest.raises(openai.InternalServerError) as failed:
-        client.chat.completions.create(**ASK)
-    text = the_warning(caplog)
-    assert "ZeroDivisionError" in text
-    assert failed.value.response.headers["x-request-id"] in text
-
-
-def closed_by_server(connection: socket.socket) -> bytes:
-    """What comes until the server closes the connection."""
-    content = b""
-    while part := connection.recv(1 << 16):
-        content += part
-    return content
 
 
 def test_a_body_that_does_not_come_is_refused(serve: Any) -> None:

@@ -128,7 +128,7 @@ def test_errors_have_names_and_statuses(serve: Any) -> None:
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
-        (ServerBusyError("http://10.0.0.7 was too busy", 7.0), 429, "engine_busy"),
+        (ServerBusyError("http://10.0.0.7 was too busy", 6.2), 429, "engine_busy"),
         (ServerTimeoutError("http://10.0.0.7 sent nothing for 60 s"), 504, "timeout"),
         (ServerRefusalError("http://10.0.0.7 refused the request: 2+2?"), 400, "unsupported_value"),
     ],

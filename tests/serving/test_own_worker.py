@@ -91,24 +91,6 @@ def test_a_stack_that_reads_log_probabilities_is_refused_when_it_is_built(front:
         answered(front, name)
 
 
-def test_a_vote_over_dynasor_runs_at_a_server_of_unknown_kind(front: FrontThread) -> None:
-    vote = {
-        "controller": {
-            "type": "MajorityVoteController",
-            "args": {
-                "default_sample_num": 3,
-                "generation_controller": {
-                    "type": "DynasorCoTController",
-                    "args": {"max_tokens": 64, "rule": "consecutive", "sampling_params": {"temperature": 0.7}},
-                },
-            },
-        },
-        "workers": {"generation": worker_at(front, flavor="openai")},
-    }
-    with load_stack(vote) as llm:
-        assert llm.generate(QUESTION, seed=1).answer == "6"
-
-
 def test_prompts_of_token_ids_are_those_of_their_text(front: FrontThread) -> None:
     from scaffolding_ext.prompts.prompting import Prompting
 

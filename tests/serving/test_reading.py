@@ -12,7 +12,14 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import Controller
+from scaffolding_ext.serving.app import Front
+from scaffolding_ext.serving.served_stack import ServedStack
+from scaffolding_ext.serving.server import FrontThread
+from scaffolding_ext.serving.settings import Limits
+from scaffolding_ext.stack.build import build_stack
+from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import ScriptedWorker
+from tests.servers.openai_server import OpenAIServer
 
 pytest.importorskip("transformers")
 
@@ -113,3 +120,44 @@ def test_an_empty_answer_behind_a_closed_prompt_is_not_asked_to_close_thinking(s
         answer = client.chat.completions.create(**asked("Q"))
     assert answer.choices[0].message.content == ""
     assert len(served.worker.tasks) == 1
+
+
+def test_a_stream_with_overlapping_stop_strings_ends_well(serve: Any) -> None:
+    controller = NativeGenerationController()
+    controller.prompting = Prompting.for_model("tinylm/target")
+    text = "I think.</think>\n" + "It is 4. END OF ANSWER"
+    served = serve(text, controller)
+    asked: Any = {"model": "model", "messages": [{"role": "user", "content": "2+2?"}], "stop": ["END OF ANSWER", "OF"]}
+    with served.client() as client:
+        whole = client.chat.completions.create(**asked).choices[0].message.content
+        chunks = list(client.chat.completions.create(**asked, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole == "It is 4. END "
+
+
+def both_parts(client: Any, stream: bool) -> tuple[str, str]:
+    """Content and reasoning of an answer."""
+    messages = [{"role": "user", "content": "5 and 3?"}]
+    reply = client.chat.completions.create(model="m", messages=messages, stream=stream)
+    said = [chunk.choices[0].delta for chunk in reply if chunk.choices] if stream else [reply.choices[0].message]
+    return (
+        "".join(each.content or "" for each in said),
+        "".join(getattr(each, "reasoning_content", None) or "" for each in said),
+    )
+
+
+@pytest.mark.parametrize("flavor", ["auto", "openai"])
+@pytest.mark.parametrize("prompt", [None, {"family": "instruct"}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_thinking_is_reasoning_and_not_content(prompt: dict[str, Any] | None, stream: bool, flavor: str) -> None:
+    text = "<think>5 and 3 are 8.</think>The answer is 8."
+    with OpenAIServer(ScriptedWorker(text), "m", reasons=True) as server:
+        args = {"base_url": server.url, "model": "m", "endpoint": "chat", "flavor": flavor}
+        worker = {"type": "OpenAIWorker", "args": args}
+        native = {"type": "NativeGenerationController", "args": {"sampling_params": {"max_tokens": 64}}}
+        stack = {"controller": native, "workers": {"generation": worker}}
+        with (
+            build_stack(load_config(stack if prompt is None else {**stack, "prompt": prompt})) as llm,
+            FrontThread(Front([ServedStack("m", llm, Limits())], Limits())) as front,
+            openai.OpenAI(base_url=f"{front.url}/v1", api_key="none", max_retries=0) as client,
+        ):
+            assert both_parts(client, stream) == ("The answer is 8.", "5 and 3 are 8.")

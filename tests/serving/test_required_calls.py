@@ -48,7 +48,7 @@ def refusal(served: Any, **fields: Any) -> tuple[str | None, str]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("flavor", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("flavor", ["vllm", "trtllm"])
 @pytest.mark.parametrize(("choice", "text", "schema"), CASES)
 def test_the_server_guides_the_answer_which_becomes_the_call(
     serve: Any, choice: Any, text: str, schema: Any, flavor: str, stream: bool

@@ -10,7 +10,7 @@ from scaffolding_ext.cli.main import main
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.calibrate.branching_run import BranchedProblem, calibrate, run_branches, same_answer
+from scaffolding_ext.evaluation.calibrate.branching_run import BranchedProblem, calibrate, run_branches
 from scaffolding_ext.evaluation.run.datasets import load_dataset
 from scaffolding_ext.stack.load import load_config
 
@@ -63,13 +63,6 @@ def test_a_choice_follows_scores_and_confidence():
     assert one.chosen() == 1  # 0.6 * 0.707 against 0.5 * 0.990
     assert one.chosen(weighs_confidence=False) == 0
     assert one.chosen([0.9, 0.1]) == 0
-
-
-def test_answers_are_compared_by_what_they_say():
-    assert same_answer("1/2", "0.5")
-    assert same_answer(None, None)
-    assert not same_answer(None, "1")
-    assert not same_answer("1", "2")
 
 
 def test_a_stack_that_is_no_branching_one_is_refused():

@@ -1,20 +1,22 @@
 """`calibrate conformal`: chains on scripted workers, the file that they leave, and a run that uses it."""
 
+from __future__ import annotations
+
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.controllers.draft_target.calibration_file import ConformalCalibration, fingerprint
-from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
-from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
-from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.evaluation.calibrate.conformal_run import realised_rate
 from scaffolding_ext.evaluation.run.datasets import load_dataset
-from scaffolding_ext.evaluation.run.session import calibration_cost
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
+from scaffolding_ext.stats.intervals import wilson_interval
 
 pytestmark = pytest.mark.filterwarnings("ignore:controller.prompting is None")
 
@@ -155,17 +157,6 @@ def test_a_run_counts_what_its_calibration_cost(stack):
     assert summary["calibration_tokens"] == cost
 
 
-def test_the_cost_of_a_calibration_is_found_in_sub_controllers_too(stack):
-    made, _ = calibrate(stack)
-    inner = ConformalDraftTargetController(alpha=0.4, calibration=made, draft_tokens=5, target_tokens=3)
-    cost = made.levels[0].cost
-    assert cost.decoded > 0
-    assert calibration_cost(MajorityVoteController(inner, 2)) == calibration_cost(inner) == cost
-    assert calibration_cost(ConformalDraftTargetController(rule="coin")) is None
-    silent = made.model_copy(update={"levels": [made.levels[0].model_copy(update={"ledger": None})]})
-    assert ConformalRule(0.4, calibration=silent).calibration_cost is None
-
-
 def test_the_packaged_stack_is_calibrated_on_other_questions_at_every_turn_that_chains_reach():
     config = load_config("configs:conformal_draft_target")
     rule = check_stack(config).rule
@@ -206,3 +197,37 @@ def test_eval_scores_the_first_chunks_of_all_questions_before_it_answers_one(sta
     ]
     assert 0 <= section["budget_prediction"]["value"] <= 1
     assert CliRunner().invoke(main, [*command, "--resume"]).exit_code == 0
+
+
+def seeded(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_a_rate_has_the_interval_of_its_questions() -> None:
+    fired, questions = np.repeat([1, 0, 0, 1, 0, 0, 0, 1], 25), np.repeat(np.arange(8), 25)
+    rate, interval = realised_rate(fired, questions, seeded())
+    assert rate == 0.375
+    assert interval is not None
+    binomial = wilson_interval(75, 200)
+    assert interval.high - interval.low > 3 * (binomial.high - binomial.low)
+    assert realised_rate(fired, np.zeros(200), seeded())[1] is None
+
+
+def test_the_interval_covers_where_the_binomial_one_does_not() -> None:
+    """400 runs of 60 questions with 10 decisions each, which agree within a question; 4 binomial standard errors."""
+    rng = seeded(1)
+    clustered = binomial = 0
+    for _ in range(400):
+        fired = (rng.random((60, 10)) < rng.beta(0.4, 0.6, size=(60, 1))).ravel()
+        _, interval = realised_rate(fired, np.repeat(np.arange(60), 10), rng, num_resamples=400)
+        assert interval is not None
+        clustered += interval.low <= 0.4 <= interval.high
+        of_binomial = wilson_interval(int(fired.sum()), 600)
+        binomial += of_binomial.low <= 0.4 <= of_binomial.high
+    assert clustered / 400 > 0.95 - 4 * math.sqrt(0.95 * 0.05 / 400) - 0.01  # 0.01: 60 questions are few
+    assert binomial / 400 < 0.7
+
+
+def test_what_is_no_decision_is_refused() -> None:
+    with pytest.raises(ValueError, match="neither 0 nor 1"):
+        realised_rate([0.04, 0.5], [1, 2], seeded())

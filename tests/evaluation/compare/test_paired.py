@@ -12,7 +12,7 @@ import yaml
 from scipy import stats
 
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.compare.finished_run import Key, distinct_names, read_run
+from scaffolding_ext.evaluation.compare.finished_run import Key, read_run
 from scaffolding_ext.evaluation.compare.paired import Comparison, compare
 from scaffolding_ext.evaluation.run.records import RecordError
 from scaffolding_ext.stats.intervals import bootstrap_quotients, paired_bootstrap
@@ -188,13 +188,3 @@ def test_few_questions_are_told(compared: Callable[..., Comparison]) -> None:
 def test_a_sample_that_is_there_twice_is_refused(write_run: Callable[..., Path]) -> None:
     with pytest.raises(DatasetError, match="'a', epoch 0, twice"):
         read_run(write_run("run", [("a", True, 1), ("a", True, 2)]))
-
-
-def test_names_are_as_long_as_they_must_be(tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in ("one/run", "two/run", "two/other.jsonl.gz")]
-    for path in paths[:2]:
-        path.mkdir(parents=True)
-    assert distinct_names(paths) == ["one/run", "two/run", "two/other"]
-    assert distinct_names(paths[1:]) == ["run", "other"]
-    with pytest.raises(DatasetError, match="given twice"):
-        distinct_names([paths[0], paths[0] / "samples.jsonl"])

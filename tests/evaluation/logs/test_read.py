@@ -16,7 +16,7 @@ import pytest
 
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.logs.samples import NO_TARGET, Recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.records import record_writer
 from scaffolding_ext.evaluation.run.runner import EvaluationJob, failed_record
@@ -81,13 +81,6 @@ def test_labels_of_the_log_stand_where_it_has_some(tmp_path: Path) -> None:
     assert recording.measure == "accuracy"
     assert recording.questions[0].correct.tolist() == [True, False]
     assert recording.questions[0].target == 0
-
-
-def test_without_a_right_sample_no_class_is_the_target(tmp_path: Path) -> None:
-    samples = [sample("1", correct=False), sample(None, correct=False)]
-    question = read(tmp_path / "log.jsonl", [{"id": "a", "samples": samples}]).questions[0]
-    assert question.target == NO_TARGET
-    assert not question.correct.any()
 
 
 def test_without_tokens_samples_are_counted_and_the_columns_are_named(tmp_path: Path) -> None:
@@ -257,19 +250,6 @@ def test_lm_eval_repeats_are_samples_that_our_equality_grades(tmp_path: Path) ->
     assert question.num_samples == 4
     assert question.correct.tolist()[:2] == [True, False]
     assert question.correct[3]
-
-
-def test_taking_samples_takes_every_column(tmp_path: Path) -> None:
-    looks = [{"tokens": 1, "answer": "1"}]
-    samples = [sample(str(n), tokens=n, text=str(n), probes=looks) for n in range(1, 4)]
-    recording = read(tmp_path / "log.jsonl", [{"id": "a", "target": "3", "samples": samples}])
-    question = recording.questions[0].taking([2, 0])
-    assert question.tokens.tolist() == [3, 1]
-    assert question.correct.tolist() == [True, False]
-    assert question.looks is not None
-    assert [each.length for each in question.looks] == [3, 1]
-    assert recording.first(2).num_samples == 2
-    assert recording.taking([0]).questions == recording.questions
 
 
 def test_looks_say_how_long_a_sample_is_that_tells_no_tokens(tmp_path: Path) -> None:

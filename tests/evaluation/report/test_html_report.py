@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
-from scaffolding_ext.evaluation.report.page import frontier_chart, rendered
+from scaffolding_ext.evaluation.report.page import rendered
 from scaffolding_ext.evaluation.report.timeline import write_chrome_trace
 
 STACK = "controller: {{type: Controller, args: {{threshold: {}}}}}\n"
@@ -63,11 +63,6 @@ def test_nothing_is_loaded_from_elsewhere_and_no_text_leaves_its_script(text: st
     assert details["runs"][1]["output"] == HOSTILE
 
 
-def test_a_saving_reads_as_in_the_terminal(text: str) -> None:
-    assert "points, decoded tokens: 83 % saved (" in text  # 20 of 119.5
-    assert "<td>58 % saved (" in text
-
-
 def test_a_number_that_is_not_finite_is_null_in_its_data(write_run: Callable[..., Path], tmp_path: Path) -> None:
     trace = [{"event": "probe", "branch": [], "seconds": 0.1, "confidence": math.nan, "scores": [1.0, -math.inf]}]
     folders = [write_run(name, [(f"q{n}", 1, 9, {"trace": trace}) for n in range(3)]) for name in ("a", "b")]
@@ -104,17 +99,3 @@ def test_without_matplotlib_the_page_says_what_its_charts_need(
     page = rendered(compare_runs(folders), [])
     assert "Charts need matplotlib: pip install" in page
     assert "<img" not in page
-
-
-def test_charts_are_drawn_in_the_style(
-    write_run: Callable[..., Path], drawn: list[Any], style_faults: Callable[[Any], list[str]]
-) -> None:
-    folders = [
-        write_run(name, [(f"q{n}", n % 3, tokens + n) for n in range(40)])
-        for name, tokens in (("a", 0), ("b", 9_000_000))
-    ]
-    compared = compare_runs(folders)
-    frontier_chart(compared.points)
-    (frontier,) = drawn
-    assert [fault for figure in drawn for fault in style_faults(figure) if fault != "no title"] == []
-    assert [len(bars.lines[2]) for bars in frontier.axes[0].containers] == [2, 2], "both intervals of both runs"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +10,8 @@ import pytest
 from scaffolding_ext.evaluation.report.terminal import drawn_line, eval_lines
 from scaffolding_ext.evaluation.run.records import Record, RecordError
 from scaffolding_ext.evaluation.run.run_stats import RunStats
-from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.summary import Drawn, Summary, Undetermined, summarize, summary_of
-from scaffolding_ext.protocol.meta import Purpose, TokenCounts
+from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.request.ledger import Ledger
 from scaffolding_ext.stats.intervals import wilson_interval
 
@@ -131,26 +128,6 @@ def test_without_samples_nothing_is_claimed() -> None:
     assert (summary.accuracy_interval.low, summary.accuracy_interval.high) == (0.0, 1.0)
 
 
-def test_where_all_failed_nothing_is_claimed_of_the_finished() -> None:
-    summary = summarize([FAILED])
-    assert (summary.accuracy, summary.accuracy_of_finished) == (0.0, None)
-
-
-def test_a_summary_is_json() -> None:
-    document = json.loads(json.dumps(summarize([make()]).to_json()))
-    assert document["accuracy"] == 1.0
-    assert set(document["accuracy_interval"]) == set(document["accuracy_of_finished_interval"]) == {"low", "high"}
-
-
-def test_a_summary_has_what_a_calibration_cost() -> None:
-    runs = {
-        "base": summarize([make(True, 100)]),
-        "quick": summarize([make(True, 60), make(False, 40, id="other")], TokenCounts(decoded=50, prefilled=8)),
-    }
-    assert runs["quick"].to_json()["calibration_tokens"] == {"decoded": 50, "prefilled": 8, "reused": 0}
-    assert runs["base"].calibration_tokens is None
-
-
 def with_discarded(num_tokens: int) -> Record:
     ledger = Ledger()
     ledger.add(Purpose.CHAIN, 100)
@@ -224,34 +201,3 @@ def test_a_vote_of_all_its_answers_saves_nothing_and_another_stack_draws_none() 
 )
 def test_a_vote_says_what_it_drew_of_all_answers_and_saved(drawn: Drawn, line: str) -> None:
     assert drawn_line(drawn, 200.0) == line
-
-
-UNTIL = {
-    "margin": 0.02,
-    "estimate": {"value": 0.5, "low": 0.49, "high": 0.51},
-    "baseline": None,
-    "num_questions": 9,
-    "num_counted": 9,
-    "num_spared": 0,
-    "num_left_out": 3,
-    "conclusion": "known",
-}
-
-
-@pytest.mark.parametrize("more", [{"until": UNTIL}, {"budget": {"spent_tokens": 9, "total_tokens": 10}}])
-def test_a_run_with_everything_to_say_says_it_in_twelve_lines(more: dict[str, Any]) -> None:
-    slow = dataclasses.replace(FAILED, error=RecordError("ServerTimeoutError", "x"))
-    records = [make(True, 10), make(True, 10, epoch=1), make(False, 10, id="b"), dataclasses.replace(slow, id="c")]
-    records = [dataclasses.replace(each, seconds={"total": 2.0, "ended_at": 9.0, "within": 1.0}) for each in records]
-    coin = SectionFigure("share", 0.5, None, None, 1.0, 2.0)
-    summary = dataclasses.replace(
-        summarize(records, price={"decoded": 1.0}),
-        sections={"ConformalDraftTargetController": {"decided_by_coin": coin}},
-        drawn=Drawn(2.0, 4, 400.0),
-    )
-    assert summary.lateness is not None
-    assert summary.repeats is not None
-    assert summary.repeats.n == 2
-    lines = eval_lines("run", summary, "c: x", folder=Path("runs/x"), **more)
-    assert len(lines) == 12
-    assert max(map(len, lines)) <= 80

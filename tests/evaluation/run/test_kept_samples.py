@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.allocation.agreement import EarlyStoppingWindow
@@ -85,8 +84,3 @@ def test_undetermined_answers_are_warned_about_once_with_three_of_them() -> None
     assert "q3" not in warning
     assert "evaluation.units_implied: true" in warning
     assert summarize(implied).warnings == []
-
-
-@pytest.mark.parametrize("keep_samples", [False, True])
-def test_a_controller_without_samples_keeps_none(keep_samples: bool) -> None:
-    assert [record.samples for record in records_of(NativeGenerationController(), keep_samples)] == [None, None]

@@ -71,14 +71,6 @@ def test_all_samples_are_run_once_the_server_is_back() -> None:
     assert len(server.said) == 2
 
 
-def test_one_question_at_a_time_asks_for_it() -> None:
-    server = Server(lambda number, job: 4 <= number < 30)
-    server.serve()
-    num_asked = 30 - (4 + server.max_parallel_requests)  # all of them behind a pause, but for the first
-    assert server.calls["asked"] == num_asked + server.max_parallel_requests
-    assert (num_asked - 1) * module._PAUSE_SECONDS < server.now
-
-
 def test_a_server_that_stays_away_leaves_no_failed_samples() -> None:
     server = Server(lambda number, job: number >= 6)
     records, outage = server.serve(limit=60.0)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
-
 import pytest
 
-from scaffolding_ext.evaluation.run import progress_bar
 from scaffolding_ext.evaluation.run.progress_bar import Heartbeat, progress_shown
 from scaffolding_ext.evaluation.run.records import Record, RecordError
 from scaffolding_ext.evaluation.run.run_stats import RunStats
@@ -88,19 +84,3 @@ def test_a_beat_says_if_tokens_come_while_no_request_ends() -> None:
     assert beat(written=4100) == "4,100 tokens so far, 100 a second"
     assert beat(ended=1) is None
     assert beat() == "nothing has come for 10 s (a server sends whole answers at their end)"
-
-
-def test_beats_are_shown_while_a_run_goes_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress_bar, "_BEAT_SECONDS", 0.001)
-    clock, num, asked = itertools.count(1.0), itertools.count(7), threading.Event()
-
-    def num_written() -> int:
-        if (written := next(num)) > 20:
-            asked.set()
-        return written
-
-    with progress_shown(20, RunStats(), lambda: next(clock), num_written=num_written):
-        assert asked.wait(60)
-    assert "0 of 20 done, 8 tokens so far, 1 a second" in capsys.readouterr().err

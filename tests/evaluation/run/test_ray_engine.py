@@ -144,23 +144,6 @@ def test_a_run_ends_where_no_actor_is_left() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
-def test_a_job_that_loses_several_actors_for_good_does_not_lose_them_all() -> None:
-    async def scenario() -> None:
-        cluster = Cluster(6)
-        engine = RayEngine(cluster, cluster.actors, 1)
-        for actor in cluster.actors[:4]:
-            actor.is_gone = True
-        record = await engine.run(JOB)
-        assert record.error is not None
-        assert record.error.type == "DeadError"
-        (task,) = await begun(engine, 1)
-        await cluster.taken(5)
-        cluster.jobs[-1][1].set_result("record")
-        assert await task == "record"
-
-    asyncio.run(asyncio.wait_for(scenario(), 30))
-
-
 def test_ray_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError, match=r"\[ray\]"), ray_engine(lambda: None, 1):  # type: ignore[arg-type, return-value]

@@ -158,9 +158,8 @@ def test_the_schema_has_the_records_fields(validator: Any) -> None:
     assert validator.schema["required"] == [field.name for field in fields if field.default is dataclasses.MISSING]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_the_schema_refuses_what_is_no_record(validator: Any) -> None:
+    cases = [
         {"epoch": -1},
         {"prompt_hash": "zz"},
         {"correct": "yes"},
@@ -169,10 +168,8 @@ def test_the_schema_has_the_records_fields(validator: Any) -> None:
         {"ledger": ledger_of() | {"by_purpose": {"lunch": TokenCounts()._asdict()}}},
         {"seconds": {}},
         {"trace": [{"event": "stop"}]},
-    ],
-)
-def test_the_schema_refuses_what_is_no_record(validator: Any, changes: dict[str, Any]) -> None:
-    assert not validator.is_valid(make(**changes).to_json())
+    ]
+    assert [changes for changes in cases if validator.is_valid(make(**changes).to_json())] == []
 
 
 def test_a_trace_may_hold_numbers_and_arrays_of_numpy(tmp_path: Path) -> None:

@@ -51,15 +51,6 @@ def test_wherever_a_line_was_torn_the_records_before_it_stay(tmp_path: Path) -> 
         assert path.read_bytes() in (b"", data[:first], data)
 
 
-@pytest.mark.filterwarnings("ignore:.*it is incomplete")
-def test_a_torn_line_may_be_long(tmp_path: Path) -> None:
-    path = written(tmp_path / "samples.jsonl", record_of(SAMPLES[0]))
-    data = path.read_bytes()
-    path.write_bytes(data + b'{"output": "' + b"x" * 200_000)
-    mend(path, keeps_failed=False)
-    assert path.read_bytes() == data
-
-
 def test_failed_records_are_taken_out_unless_a_budget_paid_for_them(tmp_path: Path) -> None:
     failed = dataclasses.replace(record_of(SAMPLES[1]), error=RecordError("TaskError", "the server is gone"))
     path = written(tmp_path / "samples.jsonl", record_of(SAMPLES[0]), failed)

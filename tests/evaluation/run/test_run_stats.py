@@ -9,15 +9,11 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.errors import ConfigError, DatasetError
-from scaffolding_ext.evaluation.run.datasets import Example
-from scaffolding_ext.evaluation.run.records import Record, each_record, read_records
-from scaffolding_ext.evaluation.run.run_folder import taken_up
+from scaffolding_ext.evaluation.run.records import each_record, read_records
 from scaffolding_ext.evaluation.run.run_stats import OUTCOMES, RunStats
 from scaffolding_ext.evaluation.run.summary import summarize, summary_of
 
 FIGURES = {"Vote": {"samples": 4, "maj@n": [1, 1], "stop_reason": {"vote": 1}}}
-ERROR = {"type": "TaskError", "message": "gone"}
 
 
 @pytest.fixture
@@ -46,23 +42,6 @@ def test_a_tally_counts_what_its_records_say(samples: Path) -> None:
     assert (tally.num_samples, tally.num_correct) == (24, 12)
     assert OUTCOMES[int(tally.columns()["outcome"][8])] == "cut_off"
     assert tally.columns()["decoded"].tolist() == [record.ledger["total"]["decoded"] for record in records]
-
-
-def test_a_run_is_taken_up_from_its_records(samples: Path) -> None:
-    records = read_records(samples)
-    asked = [Example(f"q{n}", str(records[3 * n].prompt or f"q{n}"), records[3 * n].target) for n in range(8)]
-    heard: list[Record] = []
-    done = taken_up(samples, asked, 3, heard.append)
-    assert heard == records
-    assert len(done) == 24
-    for changed, error in (
-        ([asked[0]._replace(target="another"), *asked[1:]], DatasetError),
-        (asked[1:], ConfigError),
-    ):
-        with pytest.raises(error):
-            taken_up(samples, changed, 3, heard.append)
-    with pytest.raises(ConfigError, match=r"evaluation\.epochs"):
-        taken_up(samples, asked, 2, heard.append)
 
 
 def test_votes_of_several_rounds_tell_their_sizes_and_nothing_else_does(samples: Path) -> None:

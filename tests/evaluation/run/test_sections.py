@@ -184,11 +184,6 @@ def test_kept_chunks_are_no_rejected_drafts_and_alpha_is_told() -> None:
     assert said == [f"decided by coin: {len(coins)} of {len(coins)} decisions, 100 %"]
 
 
-def test_a_run_without_coins_does_not_speak_of_them() -> None:
-    records = run(conformal(Coin(1.0)), draft_and_target())
-    assert not any("coin" in line for line in eval_lines("run", summarize(records)))
-
-
 def test_the_intensity_is_work_over_what_chains_waited_for_decisions() -> None:
     """A1's r = T_c / (T_m + T_s), with T_s the waiting of the chains and T_m part of the work."""
     records = run(conformal(Coin(0.5, scores=True)), draft_and_target())

@@ -49,11 +49,6 @@ def test_figures_of_two_questions() -> None:
     assert found.majority[4] == share_of_questions([1, 0], [1, 1])
 
 
-def test_the_ks_are_powers_of_two_and_the_epochs() -> None:
-    assert list(figures_of([RIGHT[:3]]).passed) == [1, 2, 3]
-    assert list(figures_of([RIGHT[:1]]).majority) == [1]
-
-
 def test_questions_of_an_interrupted_run_count_where_they_have_enough_attempts() -> None:
     found = figures_of([RIGHT, SPLIT[:1], SPLIT[1:2]])
     assert found.mean.value == pytest.approx(2 / 3)

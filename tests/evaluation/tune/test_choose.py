@@ -136,13 +136,3 @@ def test_a_choice_that_changes_with_the_questions_says_so() -> None:
         assert (found.stability.same >= 0.9) is is_stable
         assert any("The choice changes with the questions" in line for line in found.lines()) is not is_stable
         assert found.stability.least <= found.stability.most
-
-
-def test_the_default_is_the_plainest_of_all() -> None:
-    """So it wins unless a setting is better by more than a standard error."""
-    plays = Replay(recording(100, ability=0.95))
-    plays.try_all()
-    assert plays.lists["default"] == [plays.default]
-    every = [setting.complexity_rank for own in plays.lists.values() for setting in own]
-    assert plays.default.complexity_rank == min(every)
-    assert every.count(plays.default.complexity_rank) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 
@@ -144,18 +145,23 @@ def test_what_is_promised_is_kept() -> None:
     assert broken <= 0.14 * 200
 
 
-def test_a_promise_of_many_questions_names_a_setting() -> None:
-    found = Replay(recording(400, ability=0.95))
+@pytest.fixture(scope="module")
+def many() -> Replay:
+    """Questions enough for a promise."""
+    found = Replay(recording(120, 6, ability=0.97))
     found.try_all()
-    promise = promised(found, 0.05, 0.9)
+    return found
+
+
+def test_a_promise_of_many_questions_names_a_setting(many: Replay) -> None:
+    promise = promised(many, 0.05, 0.9)
     assert promise.setting is not None
-    assert float(found.played[promise.setting].lost.mean()) < 0.05
+    assert float(many.played[promise.setting].lost.mean()) < 0.05
 
 
-def test_nothing_is_promised_of_fitted_rules() -> None:
+def test_nothing_is_promised_of_fitted_rules(many: Replay) -> None:
     """Their losses of one question depend on the others, so that no test of independent losses holds."""
-    found = Replay(recording(400, ability=0.95))
-    found.try_all()
+    found = copy.copy(many)
     dependent = {name: own for name, own in found.lists.items() if own[0].is_fitted}
     assert dependent
     found.lists = {"all": [found.all_samples], **dependent}

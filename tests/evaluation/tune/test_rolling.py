@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
+from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule, Votes
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.value_of_vote import ValueOfVote
@@ -25,7 +25,6 @@ from scaffolding_ext.evaluation.tune.rolling import schedule
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import setting_of, stack_of
 from scaffolding_ext.evaluation.tune.table import TIME_SHARES, frontier_of, rows_of
-from scaffolding_ext.evaluation.tune.tuned import tuned
 from tests.evaluation.tune.recorded import recording
 
 
@@ -66,15 +65,13 @@ def flown(
 
 
 RULES = [
-    *(None, LeaderChange(), LeaderChange(leap=2.0), AgreementDoubling(), EarlyStoppingWindow(window=3)),
-    ValueOfVote(price=3.0, size=10),
+    *(None, LeaderChange(leap=2.0), AgreementDoubling(), ValueOfVote(price=3.0, size=10)),
 ]
 
 
 @pytest.mark.parametrize("order", ["tokens", "index"])
-@pytest.mark.parametrize("rule", RULES, ids=str)
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10_000), in_flight=st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+@given(rule=st.sampled_from(RULES), seed=st.integers(0, 10_000), in_flight=st.integers(1, 12))
 def test_a_vote_in_flight_is_that_of_a_simulation(
     rule: AllocationRule | None, order: Order, seed: int, in_flight: int
 ) -> None:
@@ -184,15 +181,6 @@ def test_a_vote_at_once_of_short_right_chains_takes_less_of_both_and_comes_back_
     (row,) = rows_of(plays, {"chosen": at_once})
     again = setting_of(stack_of(setting, row, plays, promise=None))
     assert (again.num_samples, again.in_flight, again.rule) == (8, 8, LeaderChange())
-
-
-def test_a_tuning_shows_its_frontier() -> None:
-    plays = Replay(chains(20))
-    plays.try_all()
-    found = tuned(plays, Cheapest(0.02))
-    assert found is not None
-    assert found.frontier
-    assert {f"- {row}" for row in found.frontier} <= set(found.lines())
 
 
 def test_without_tokens_there_is_no_time() -> None:

@@ -3,22 +3,18 @@
 python scenarios.py SCENARIO HOST, where HOST is `upstream` (the fake's ScaffoldingLlm) or `ours`.
 """
 
-import asyncio
 import contextlib
 import io
 import json
 import sys
-import warnings
 from enum import Enum
 from pathlib import Path
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
-from scaffolding_ext.controllers.calibration_file import CalibrationWarning
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
-from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import RequestError
 from scaffolding_ext.host.llm import ScaffoldingLlm as OurHost
@@ -33,8 +29,6 @@ from scaffolding_ext.protocol import (
     Worker,
     with_task_collection,
 )
-from scaffolding_ext.protocol.meta import meta_of
-from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.program import current_program
 from scaffolding_ext.request.results import completion_of
@@ -286,54 +280,6 @@ def embedded(host):
         worker.shutdown()
         documents[name] = document(result, seen[0])
     return documents
-
-
-def budgeted(host):
-    """Chains that wait for a target with one place: the order in which they have it, by priority, and the trace.
-
-    At the second turn the first of them is held until all the others wait.
-    """
-    num_chains, num_scored = 6, 0
-    programs, held, asked = [], [], []
-    all_wait = asyncio.Event()
-
-    class Watched(BudgetedWorker):
-        async def run_task(self, task):
-            asked.append(task)
-            if len(asked) == 2 * num_chains:
-                all_wait.set()
-            return await super().run_task(task)
-
-    async def hold_the_second_turns_first(task):
-        if meta_of(task).priority and not held:
-            held.append(task)
-            await all_wait.wait()
-
-    def respond(task):
-        nonlocal num_scored
-        if not isinstance(task, ScoreTask):
-            return "T" * 9
-        num_scored += 1
-        return [-float(num_scored)] * len(task.continuation_str)
-
-    def draft(task):
-        programs.append(current_program())
-        return "7}" if task.input_str.endswith("{") else "d" * 9  # cut at the chunk
-
-    worker = Watched(ScriptedWorker(respond, before=hold_the_second_turns_first), max_calls=1)
-    warnings.simplefilter("ignore", CalibrationWarning)  # of the second turn, whose rate is no matter here
-    controller = ConformalDraftTargetController(
-        alpha=0.5, coverage="conditional", num_chains=num_chains, max_turns=2, draft_tokens=4, target_tokens=4
-    )
-    with open_host(host, controller, worker, WorkerTag.TARGET, others={WorkerTag.DRAFT: ScriptedWorker(draft)}) as llm:
-        llm.generate("Question 17")
-    decisions = [event for event in programs[0].trace if event["event"] in ("accept", "take_over")]
-    return {
-        "first": [meta_of(task).priority for task in worker.worker.tasks[:num_chains]],
-        "second": list(dict.fromkeys(meta_of(task).priority for task in worker.worker.tasks[num_chains:])),
-        "waited": [event["priority"] for event in programs[0].trace if event["event"] == "waited"],
-        "p_values": [event["p_value"] for event in decisions if event["turn"] == 0],
-    }
 
 
 def failing(host):

@@ -106,48 +106,6 @@ def test_a_7b_shape_with_a_long_context_loads_by_default(monkeypatch):
 # ---- what is shared
 
 
-def test_branches_on_a_prefix_hold_it_once():
-    prefix_len, num_branches, branch_len = 1024, 64, 40
-    with HuggingFaceWorker(MODEL, enable_block_reuse=True) as worker:
-        held = []
-        runner = worker._engine._batch._runner
-        forward = runner.forward
-
-        def noting(works):
-            held.append(worker.metrics.num_held_blocks if len(works) == num_branches else 0)
-            return forward(works)
-
-        runner.forward = noting
-        prefix = [5 + number % 400 for number in range(prefix_len)]
-        tasks = [
-            GenerationTask(input_tokens=[*prefix, 5 + number], max_tokens=branch_len, ignore_eos=True, temperature=0.0)
-            for number in range(num_branches)
-        ]
-        assert set(run(worker, tasks)) == {TaskStatus.SUCCESS}
-    needed = -(-prefix_len // 32) + num_branches * -(-(branch_len + 1) // 32)
-    assert 0 < max(held) <= 1.1 * needed
-
-
-def test_branches_are_written_as_if_they_were_alone():
-    prefix = [5 + number % 400 for number in range(75)]
-    tasks = [
-        GenerationTask(
-            input_tokens=[*prefix[: 70 + number % 6], 7 + number], max_tokens=30, ignore_eos=True, temperature=0.0
-        )
-        for number in range(12)
-    ]
-    alone = [
-        GenerationTask(input_tokens=task.input_tokens, max_tokens=30, ignore_eos=True, temperature=0.0)
-        for task in tasks
-    ]
-    with HuggingFaceWorker(MODEL) as worker:
-        assert set(run(worker, tasks)) == {TaskStatus.SUCCESS}
-        assert worker.metrics.num_reused == 11 * 64
-    with HuggingFaceWorker(MODEL, enable_block_reuse=False, max_batch_size=1) as worker:
-        assert set(run(worker, alone)) == {TaskStatus.SUCCESS}
-    assert [task.output_tokens for task in tasks] == [task.output_tokens for task in alone]
-
-
 # ---- where no block is left
 
 

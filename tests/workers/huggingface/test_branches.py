@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import random
 
 import pytest
 
@@ -287,36 +286,3 @@ def test_a_controller_sends_one_task_and_the_trace_says_what_was_reused(worker):
     (kv,) = [event for event in trace if event["event"] == "branch_kv"]
     assert len(kv["reused"]) == 4
     assert sum(reused > 0 for reused in kv["reused"]) == 3
-
-
-@pytest.mark.slow
-def test_shared_and_separate_decoding_are_token_for_token_the_same_on_a_hundred_prefixes():
-    rng = random.Random(0)
-    context, num_tokens = 2048, 24
-    lengths = [64, context - num_tokens - 24, *(rng.randint(64, context - num_tokens - 24) for _ in range(98))]
-    tasks, alone = [], []
-    for length in lengths:
-        prefix = [rng.randrange(5, 500) for _ in range(length)]
-        suffixes = [[rng.randrange(5, 500) for _ in range(rng.randint(0, 24))] for _ in range(4)]
-        tasks.append(
-            branches(prefix_tokens=prefix, suffixes=suffixes, max_tokens=num_tokens, temperature=0.0, seeds=None)
-        )
-        alone.append(
-            [
-                GenerationTask(input_tokens=prefix + suffix, max_tokens=num_tokens, temperature=0.0, num_logprobs=2)
-                for suffix in suffixes
-            ]
-        )
-    with HuggingFaceWorker("tinylm/target") as worker:
-        for task in tasks:
-            run(worker, task)
-        assert worker.metrics.num_reused > 3 * (sum(lengths) - 32 * len(lengths))
-    with HuggingFaceWorker("tinylm/target", enable_block_reuse=False, max_batch_size=1) as other:
-        for separate in alone:
-            run(other, *separate)
-    for task, separate in zip(tasks, alone, strict=True):
-        for ids, each in zip(task.output_tokens, separate, strict=True):
-            first = next((i for i, (a, b) in enumerate(zip(ids, each.output_tokens, strict=False)) if a != b), None)
-            if first is not None:
-                best, second = sorted((entry.logprob for entry in each.logprobs[first].values()), reverse=True)[:2]
-                assert best - second < 1e-4

@@ -83,11 +83,6 @@ def test_weights_in_a_packed_type(folder: Path, dtype: torch.dtype) -> None:
     assert f"whose weights {LAYER} are stored as {name}, and config.json names no quantization" in refusal(folder)
 
 
-def test_scales_that_no_quantisation_reads(folder: Path) -> None:
-    edit_weights(folder, LAYER, torch.ones(1), LAYER + "_scale_inv")
-    assert f"has no place for the weights {LAYER}_scale_inv" in refusal(folder)
-
-
 def test_weights_of_another_part_are_left_out_with_a_warning(folder: Path) -> None:
     edit_weights(folder, LAYER, torch.ones(1), "vision.layers.7.proj.weight")
     with pytest.warns(UserWarning, match=r"the weights vision\.layers\.7\.proj\.weight of the checkpoint are left out"):

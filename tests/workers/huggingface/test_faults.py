@@ -70,27 +70,6 @@ def test_a_request_cancelled_while_it_reads_leaves_its_prefix_to_others(num_pass
     worker.shutdown()
 
 
-def test_branches_of_one_verdict_read_what_they_share_once():
-    worker = make()
-    shared = list(range(5, 105))
-    task = VerifyTask(branches=[[*shared, 200 + i] for i in range(6)], yes_token=70, no_token=71)
-    assert run(worker, [task]) == [TaskStatus.SUCCESS]
-    assert token_counts_of(task).prefilled == 101 + 5 * 5
-    assert token_counts_of(task).reused == 5 * 96
-    worker.shutdown()
-
-
-def test_without_a_store_scores_do_not_wait_for_one_another():
-    worker = make(prefix_cache_bytes=0)
-    tasks = [ScoreTask(input_tokens=list(range(5, 105)), continuation_tokens=[i]) for i in range(6)]
-    passes = []
-    forward = worker._engine._batch._runner.forward
-    worker._engine._batch._runner.forward = lambda works, *args: (passes.append(len(works)), forward(works, *args))[1]
-    assert set(run(worker, tasks)) == {TaskStatus.SUCCESS}
-    assert max(passes) > 1
-    worker.shutdown()
-
-
 # ---- text
 
 
@@ -228,27 +207,3 @@ def test_log_probabilities_do_not_mind_the_fewest_tokens():
 
 
 # ---- the process
-
-
-def test_each_worker_has_its_own_number_of_threads(monkeypatch):
-    seen = {}
-
-    def noting(worker, name):
-        runner = worker._engine._batch._runner
-        forward = runner.forward
-
-        def noted(*args):
-            seen.setdefault(name, set()).add(torch.get_num_threads())
-            torch.randn(300, 300) @ torch.randn(300, 300)
-            return forward(*args)
-
-        monkeypatch.setattr(runner, "forward", noted)
-
-    two, one = make(threads=2), make(threads=1)
-    noting(two, "two")
-    noting(one, "one")
-    for worker in (two, one, two):
-        assert run(worker, [GenerationTask(input_tokens=[5], max_tokens=4, ignore_eos=True)]) == [TaskStatus.SUCCESS]
-    assert seen == {"two": {2}, "one": {1}}
-    two.shutdown()
-    one.shutdown()

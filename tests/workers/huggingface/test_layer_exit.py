@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,6 @@ from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LAYER_EXIT, LayerExit, VerifyTask
 from scaffolding_ext.testing import float32_tolerance
-from scaffolding_ext.workers.huggingface import request_scheduler
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL, NUM_LAYERS = "tinylm/target", 4
@@ -193,32 +191,6 @@ def test_a_long_prompt_leaves_as_a_whole_at_the_default_chunk(token_layers):
     assert task.exit_layers == [2]
     assert full >= NUM_LAYERS * len(LONG)
     assert sum(token_layers) == 2 * len(LONG)
-
-
-def test_prompts_above_the_limit_are_read_in_chunks_up_to_it(monkeypatch, token_layers):
-    monkeypatch.setattr(request_scheduler, "_MOST_UNCHUNKED", 600)
-    with HuggingFaceWorker(MODEL) as worker:
-        token_layers.clear()
-        task = verdicts(ALWAYS, [LONG])
-        run(worker, task)
-    assert task.exit_layers == [2]
-    assert sum(token_layers) == NUM_LAYERS * 512 + 2 * 512  # of whole chunks, and of what is left
-
-
-def test_a_rule_that_never_fires_costs_little(call_count):
-    """In function calls of the engine's thread, beside the same verdicts without a rule."""
-    threading.setprofile(lambda *_: call_count.start())
-    try:
-        worker = HuggingFaceWorker(MODEL, enable_block_reuse=False)
-    finally:
-        threading.setprofile(None)
-    with worker:
-        calls = []
-        for rule in (None, NEVER) * 2:
-            before = call_count.num
-            run(worker, verdicts(rule, [LONG] * 4))
-            calls.append(call_count.num - before)
-    assert calls[3] <= 1.1 * calls[2]
 
 
 def test_models_whose_layers_cannot_be_called_say_so():

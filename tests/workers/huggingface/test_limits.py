@@ -14,7 +14,6 @@ from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskS
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface import attention
-from scaffolding_ext.workers.huggingface.kv_blocks import KVBlocks
 from scaffolding_ext.workers.huggingface.model_loading import check_attention
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
@@ -106,19 +105,6 @@ def test_a_pass_that_runs_out_of_memory_fails_its_requests_and_the_engine_goes_o
     assert max(num_passes) == 4  # they did run together
     assert run(worker, tasks()) == [TaskStatus.SUCCESS] * 3
     assert (worker.metrics.num_running, worker.metrics.num_waiting) == (0, 0)
-
-
-def test_a_layer_has_both_buffers_or_none():
-    class Unallocatable:
-        shape = (2, 1, 4)
-        device = torch.device("cuda")
-        new_zeros = exhausted
-
-    blocks, place = KVBlocks(1, 8), torch.tensor([0])
-    with pytest.raises(torch.OutOfMemoryError):
-        blocks.write(0, torch.ones(2, 1, 4), Unallocatable(), place, place)
-    blocks.write(0, torch.ones(2, 1, 4), torch.ones(2, 1, 3), place, place)
-    assert [tuple(buffer.shape) for buffer in blocks.buffers] == [(1, 2, 8, 4), (1, 2, 8, 3)]
 
 
 # ---- attention

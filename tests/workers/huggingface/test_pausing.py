@@ -134,25 +134,6 @@ def test_a_paused_stream_ends_as_others_do(end, max_batch_size, memory):
     asyncio.run(asyncio.wait_for(scenario(), WAIT))
 
 
-def test_memory_for_one_request_serves_chains_and_their_probes_by_putting_chains_back():
-    async def texts(**options):
-        with make(**options) as worker:
-            tasks = [stream(seed) for seed in range(5)]
-            turns = asyncio.Lock()
-            grow = [asyncio.ensure_future(grown(worker, task, turns)) for task in tasks]
-            probes = [worker.run_task(probe(number)) for number in range(30)]
-            await asyncio.gather(*probes)
-            return await asyncio.gather(*grow), worker.metrics
-
-    memory = {"max_seq_len": 64, "tokens_per_block": 16, "kv_cache_bytes": 4 * BLOCK_BYTES}
-    few, metrics = asyncio.run(asyncio.wait_for(texts(max_batch_size=4, **memory), WAIT))
-    many, _ = asyncio.run(asyncio.wait_for(texts(), WAIT))
-    assert few == many
-    assert metrics.num_free_blocks + metrics.num_cached_blocks == 4
-    assert metrics.num_preempted > 0
-    assert (metrics.num_running, metrics.num_waiting, metrics.num_paused) == (0, 0, 0)
-
-
 def test_what_others_wait_for_goes_before_chains_that_came_earlier():
     async def scenario():
         with make(max_batch_size=2) as worker:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.scheduling import LongestPrefix
 from scaffolding_ext.workers.huggingface.block_pool import IDLE
-from scaffolding_ext.workers.huggingface.engine_request import Ends, EngineRequest, SamplingParams
+from scaffolding_ext.workers.huggingface.engine_request import GREEDY, Ends, EngineRequest, SamplingParams
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 MODEL = "tinylm/draft"
@@ -279,3 +280,26 @@ def test_the_engine_says_which_programs_are_idle():
         pool = worker._engine.pool
         assert not pool._num_open
         assert {(block.owner, pool._worth(block)) for block in pool._cached} == {("a", IDLE)}
+
+
+def request_of(num_decoded):
+    request = EngineRequest([5], Ends(20), GREEDY)
+    request.num_decoded = num_decoded
+    return request
+
+
+def test_late_word_of_an_earlier_wish_does_not_end_a_later_one():
+    async def wait():
+        request = request_of(3)
+        later = asyncio.ensure_future(request.wait(10))
+        await asyncio.sleep(0)
+        request.notify()  # about 3 tokens, which nobody waits for any more
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not later.done()
+        assert request.wanted == 10  # the wish stands again
+        request.num_decoded = 10
+        threading.Thread(target=request.notify).start()
+        await later
+
+    asyncio.run(wait())

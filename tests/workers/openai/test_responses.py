@@ -1,15 +1,29 @@
 """Both shapes of log-probabilities, and counts, come out as one."""
 
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
 import math
+from typing import Any
 
 import pytest
 
+from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.errors import EngineError, NoOutputError
-from scaffolding_ext.protocol.meta import PROMPT, REUSE, TokenCounts
+from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.prompts.prompting import Prompting
+from scaffolding_ext.protocol import GenerationTask
+from scaffolding_ext.protocol.meta import PROMPT, REUSE, TokenCounts, meta_of, note
 from scaffolding_ext.protocol.task_results import TokenLogprob
-from scaffolding_ext.workers.openai.fields import UnreadableAnswerError
+from scaffolding_ext.request.program import Program, Question, enter_program
+from scaffolding_ext.testing import ScriptedWorker
+from scaffolding_ext.workers.openai.fields import UnreadableAnswerError, call_parts, joined_calls
 from scaffolding_ext.workers.openai.flavors import FLAVORS
 from scaffolding_ext.workers.openai.responses import GrowingAnswer, prompt_scores, token_counts
+from scaffolding_ext.workers.openai.worker import OpenAIWorker
+from tests.servers.openai_server import OpenAIServer
 
 
 def legacy():
@@ -174,3 +188,68 @@ def test_choices_are_told_apart_by_their_index(replies):
         parts = [{"index": index, "text": text, "finish_reason": None} for index, text in choices]
         answer.add({"choices": parts})
     assert "".join(answer.texts) == "ab"
+
+
+CALLS = [{"name": "weather", "arguments": {"city": "Paris"}}, {"name": "time", "arguments": {}}]
+TOOLS: Any = {"tools": [{"type": "function", "function": {"name": "weather"}}], "tool_choice": "auto"}
+RESULT = {"role": "tool", "tool_call_id": "call-0"}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_tools_and_their_results_are_sent_and_calls_come_back(streams: bool) -> None:
+    task = GenerationTask(input_str="sunny", max_tokens=400, temperature=0.0)
+    task.streaming_output_flag = streams
+    asked = {"role": "user", "content": "How is it?"}
+    note(task, tools=TOOLS, turns=(asked,), last_turn=RESULT)
+    with (
+        OpenAIServer(ScriptedWorker(json.dumps(CALLS)), "m", flavor="vllm") as server,
+        OpenAIWorker(server.url, "m", flavor="vllm", endpoint="chat") as worker,
+    ):
+        asyncio.run(worker.run_task(task))
+        (body,) = [request.body for request in server.requests if "tools" in request.body]
+    assert body["messages"] == [asked, RESULT | {"content": "sunny"}]
+    assert {name: body[name] for name in TOOLS} == TOOLS
+    assert task.output_str == ""
+    assert [(call.name, json.loads(call.arguments)) for call in meta_of(task).calls] == [
+        (call["name"], call["arguments"]) for call in CALLS
+    ]
+
+
+def test_pieces_of_several_calls_are_joined_by_their_index() -> None:
+    pieces = [(1, "b", '{"x'), (0, "a", "{}"), (1, None, '": 1}')]
+    deltas = [{"tool_calls": [{"index": i, "function": {"name": n, "arguments": a}}]} for i, n, a in pieces]
+    parts = [part for delta in deltas for part in call_parts(delta)]
+    assert joined_calls(parts) == (("a", "{}"), ("b", '{"x": 1}'))
+    with pytest.raises(UnreadableAnswerError, match="a tool call's arguments"):
+        call_parts({"tool_calls": [{"function": {"name": "a", "arguments": {}}}]})
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [(None, "<think>2 + 2</think>4"), ("magistral", "2 + 2[/THINK]4"), ("instruct", "<think>2 + 2</think>4")],
+)
+def test_the_marks_are_those_of_the_family(family: str | None, text: str) -> None:
+    def joined() -> str:
+        if family is not None:
+            program = Program()
+            program.question = Question(prompting=Prompting(chat=True, family=family))
+            enter_program(program)
+        growing = GrowingAnswer(FLAVORS["vllm"], expects_ids=False)
+        for thinking, answer in (("2 + ", ""), ("2", "4")):
+            delta = {"reasoning": thinking, "content": answer}
+            growing.add({"choices": [{"delta": dict(**delta)}]})
+        return "".join(growing.texts)
+
+    assert contextvars.copy_context().run(joined) == text
+
+
+@pytest.mark.parametrize("flavor", ["auto", "vllm"])
+def test_a_chain_of_continued_turns_opens_thinking_once(flavor: str) -> None:
+    text = f"<think>{'5 and 3 are 8. ' * 30}</think>The answer is \\boxed{{8}}."
+    with OpenAIServer(ScriptedWorker(text), "m", flavor="vllm", reasons=True) as server:
+        worker = OpenAIWorker(server.url, "m", flavor=flavor, endpoint="chat")
+        chain = DynasorCoTController(100, 9, 16, mode="chunk")
+        with ScaffoldingLlm(chain, {"generation": worker}) as llm:
+            (output,) = llm.generate("5 and 3?").outputs
+    assert output.text.startswith("<think>5 and 3")
+    assert (output.text.count("<think>"), output.text.count("</think>")) == (1, 1)

@@ -121,7 +121,7 @@ def test_a_deadline_holds_for_all_attempts_together():
 
 
 def test_a_stream_that_breaks_off_fails_and_the_trace_says_what_was_lost():
-    with serving(lambda number, request: "reset_mid_stream") as (server, worker):
+    with serving(first("reset_mid_stream"), max_concurrency=1) as (server, worker):
         program, task = Program(), stream(streaming_step=100)
 
         async def scenario():
@@ -134,6 +134,7 @@ def test_a_stream_that_breaks_off_fails_and_the_trace_says_what_was_lost():
         assert [entry["num_tokens"] for entry in program.trace if entry["event"] == "stream_lost"] == [1]
         assert token_counts_of(task).decoded == 1
         assert worker.num_requests == 0
+        assert run(worker, generation()) == [TaskStatus.SUCCESS]  # its place is free again
 
 
 def test_a_refusal_is_the_tasks_fault_and_not_tried_again():
@@ -316,23 +317,6 @@ def test_without_the_library(monkeypatch):
         OpenAIWorker("http://localhost:1/v1", "m", flavor="vllm")
 
 
-def test_one_changed_line_of_a_stack_file(tmp_path):
-    with OpenAIServer(ScriptedWorker(TEXT), "m", flavor="sglang") as server:
-        stack = {
-            "controller": {"type": "NativeGenerationController", "args": {"sampling_params": {"max_tokens": 60}}},
-            "workers": {
-                "generation": {
-                    "type": "OpenAIWorker",
-                    "args": {"base_url": server.url, "model": "m", "endpoint": "chat", "flavor": "sglang"},
-                }
-            },
-        }
-        with load_stack(stack) as llm:
-            assert llm.generate("What?").outputs[0].text == TEXT
-        assert server.requests[-1].path == "/v1/chat/completions"
-        assert server.requests[-1].body["messages"] == [{"role": "user", "content": "What?"}]
-
-
 PROBING = {
     "DynasorCoTController": {"max_tokens": 30, "rule": "consecutive", "chunk_size": 4, "mode": "chunk"},
     "BudgetForcingController": {"thinking_tokens": 30},
@@ -400,22 +384,6 @@ def test_scores_that_are_off_by_one_are_found_out(model, flavor, fault, word):
             assert refusal.endswith(worker.refused["ScoreTask"])
         else:
             assert f"come one token too {word}" in fails(worker, task)
-
-
-def test_scores_are_the_models_own_from_the_first_token_to_the_last(model):
-    with (
-        OpenAIServer(model, "tinylm/draft") as server,
-        OpenAIWorker(server.url, "tinylm/draft") as worker,
-    ):
-        for fields in (
-            {"input_tokens": [5, 6, 7], "continuation_tokens": [*range(20, 60)]},
-            {"input_str": "Start with 5. Apply a+3", "continuation_str": ",b-2. Find the total."},
-            {"input_tokens": [5], "continuation_tokens": [6]},
-        ):
-            here, there = ScoreTask(**fields), ScoreTask(**fields)
-            assert run(model, here) + run(worker, there) == [TaskStatus.SUCCESS] * 2
-            assert there.logprobs == pytest.approx(here.logprobs, abs=1e-3)
-            assert token_counts_of(there).decoded == 0
 
 
 @pytest.mark.parametrize("flavor", ["vllm", "llama_cpp"])
@@ -535,7 +503,10 @@ def test_a_server_without_priorities_is_told_of_none():
 
 @pytest.mark.parametrize("make", [generation, stream])
 def test_answers_that_a_filter_keeps_back_do_not_open_the_circuit(make):
-    with serving(lambda number, request: "filter" if number < 12 else None, max_retries=0) as (_, worker):
+    with serving(lambda number, request: "filter" if number < 12 else None, max_retries=0, max_concurrency=2) as (
+        _,
+        worker,
+    ):
         for _ in range(12):
             assert "content_filter" in fails(worker, make(streaming_step=99) if make is stream else make())
         task = generation()

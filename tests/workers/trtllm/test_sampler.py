@@ -19,7 +19,6 @@ from scaffolding_ext.request.program import Program, enter_program
 
 pytest.importorskip("torch")
 from scaffolding_ext.prompts.tokenizers import model_folder
-from scaffolding_ext.workers.shared.sampling_defaults import GreedyThinkingWarning
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 MODEL = "tinylm/draft"
@@ -118,16 +117,6 @@ def test_a_guide_is_refused_where_the_llm_would_ignore_it() -> None:
         pytest.raises(InvalidTaskError, match=r"guided_decoding is .*llm_args: \{guided_decoding_backend: xgrammar\}"),
     ):
         run(worker, generation(custom_input_params={"guided_decoding": {"regex": "a"}}))
-
-
-@newest
-def test_the_tasks_own_list_of_stop_tokens_stays_as_it_is() -> None:
-    ids = [7]
-    with TRTLLMWorker(MODEL) as worker:
-        worker._loaded.llm.executor.generation_config.eos_token_id = [3, 11]
-        run(worker, generation(custom_input_params={"stop_token_ids": ids}))
-        assert last_request(worker)["params"].stop_token_ids == [11]
-    assert ids == [7]
 
 
 @newest
@@ -256,13 +245,6 @@ def test_what_a_task_with_a_temperature_leaves_out_is_off_though_the_llm_fills_i
         assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0.6, 20, 0.1, 1.05)
 
 
-def test_a_reasoning_model_that_runs_greedily_is_warned_of_once(tmp_path: Path) -> None:
-    with TRTLLMWorker(sampled(tmp_path, do_sample=False)) as worker:
-        with pytest.warns(GreedyThinkingWarning, match="is a reasoning model, and its chains are decoded greedily"):
-            run(worker, generation())
-        run(worker, generation())
-
-
 def test_log_probabilities_of_the_likeliest_alone_are_left_as_they_are() -> None:
     """Of 1.2's PyTorch backend, which does not tell that of the token that was drawn."""
     with TRTLLMWorker(MODEL) as worker:
@@ -271,16 +253,6 @@ def test_log_probabilities_of_the_likeliest_alone_are_left_as_they_are() -> None
         branches = run(worker, BranchTask(prefix_tokens=[5], suffixes=[[6]], max_tokens=4, temperature=5.0, seeds=[1]))
     assert branches.logprobs is None
     assert 0 < branches.confidences[0] <= 1
-
-
-@newest
-def test_scores_are_asked_for_as_plain_numbers_and_leave_nothing_that_is_kept() -> None:
-    with TRTLLMWorker(MODEL) as worker:
-        run(worker, ScoreTask(input_str=PROMPT, continuation_str=PROMPT))
-        request = last_request(worker)
-    assert (request["params"].prompt_logprobs, request["params"].prompt_logprobs_simple_format) == (0, True)
-    assert request["retention"].decode_retention_priority == 1
-    assert [each.priority for each in request["retention"].token_range_retention_configs] == [1]
 
 
 def test_logits_are_asked_for_only_where_the_likeliest_do_not_tell() -> None:

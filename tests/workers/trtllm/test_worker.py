@@ -11,8 +11,6 @@ import pytest
 
 from scaffolding_ext.controllers.tree.expand import WorkerExpander
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
-from scaffolding_ext.controllers.tree.search import SearchController
-from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.errors import ConfigError, EngineError, InvalidTaskError, MissingDependencyError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ExecutionScope, GenerationTask, StreamGenerationTask, TaskStatus, current_scope
@@ -24,8 +22,6 @@ from scaffolding_ext.request.program import Program, enter_program
 pytest.importorskip("torch")
 from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
-from scaffolding_ext.workers.shared.streaming import NEVER, Answer
-from scaffolding_ext.workers.trtllm.call import Call
 from scaffolding_ext.workers.trtllm.worker import TRTLLMWorker
 
 MODEL = "tinylm/draft"
@@ -68,26 +64,6 @@ def test_greedy_text_is_that_of_the_transformers_worker(reference: Any) -> None:
         )
         assert all(token in step for step, token in zip(task.logprobs, task.output_tokens, strict=True))
         assert task.usage_prompt_tokens == len(load_tokenizer(MODEL)(PROMPT).input_ids)
-
-
-@each_release
-def test_scores_are_those_of_the_transformers_worker(reference: Any) -> None:
-    """To 1e-3, first and last token included, with reuse of KV (by salts) and without, again and again."""
-    ids = load_tokenizer(MODEL)(PROMPT * 3).input_ids
-    tasks = [
-        {"input_tokens": ids, "continuation_tokens": ids[::-1]},
-        {"input_tokens": ids[:1], "continuation_tokens": ids[1:]},
-        {"input_tokens": ids[:-1], "continuation_tokens": ids[-1:]},
-        {"input_str": PROMPT, "continuation_str": "First 5+3=8, so"},
-    ]
-    for reuse in (True, False):
-        with TRTLLMWorker(MODEL, enable_block_reuse=reuse, serve_scores=True) as worker:
-            run(worker, GenerationTask(input_tokens=ids, max_tokens=1, temperature=0.0))  # its KV could be reused now
-            for fields in [*tasks, tasks[0]]:
-                expected, task = run(reference, ScoreTask(**fields)), run(worker, ScoreTask(**fields))
-                assert task.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
-                assert len(task.logprobs) == len(expected.logprobs) > 0
-                assert token_counts_of(task).decoded == 0
 
 
 @pytest.mark.parametrize("tensorrt_llm", ["1.2.1", "newest"], indirect=True)
@@ -221,26 +197,6 @@ def test_a_sampled_stream_with_a_seed_ends_where_its_limit_is_whatever_the_time(
                 PAUSED if num_tokens == 10 else "length",
             )
 
-    with TRTLLMWorker(MODEL) as worker:
-        llm_of(worker).executor.may_run.set()
-        asyncio.run(scenario(worker))
-
-
-def test_a_stream_whose_request_ends_behind_a_look_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait = Call.wait
-
-    async def late(call: Call, num_tokens: int) -> Answer:
-        answer = await wait(call, num_tokens)
-        await wait(call, NEVER)  # to its end: the LLM's loop goes on while the caller reads what it got
-        return answer
-
-    async def scenario(worker: TRTLLMWorker) -> None:
-        task = StreamGenerationTask(input_str=PROMPT, max_tokens=30, ignore_eos=True, streaming_step=3, temperature=0.0)
-        while not task.end_flag:
-            await worker.run_task(task)
-        assert (len(task.output_tokens or ()), task.finish_reason) == (30, "length")
-
-    monkeypatch.setattr(Call, "wait", late)
     with TRTLLMWorker(MODEL) as worker:
         llm_of(worker).executor.may_run.set()
         asyncio.run(scenario(worker))
@@ -412,24 +368,6 @@ def test_branches_share_their_prefix_and_say_how_long_to_keep_it(
     assert [request["retention"].decode_retention_priority for request in requests] == priorities
     assert {request["salt"] for request in requests} == {"mine"}
     assert {request["priority"] for request in requests} == {0.9 if is_newest else None}
-
-
-def test_a_tree_of_branches_says_what_is_worth_keeping() -> None:
-    sampling = {"top_k": 1, "temperature": 0.7}  # this release tells the log-probability of the likeliest token alone
-    judge = {"type": "verdict", "args": {"weighs_confidence": True}}
-    controller = SearchController(
-        Beam(4, 2, 2), judge, selector="vote", steps=4, max_tokens=8, sampling_params=sampling
-    )
-    with TRTLLMWorker(MODEL) as worker, ScaffoldingLlm(controller, {"generation": worker}) as llm:
-        result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
-        kept = [request["retention"] for request in llm_of(worker).requests if request["retention"] is not None]
-    first, second = kept[:4], kept[4:]
-    assert [each.decode_retention_priority for each in first] == [51] * 4  # 1 / (1 + 1) of 99, over 1
-    verdicts = next(event["scores"] for event in result.program.trace if event["event"] == "verify")
-    chosen = next(event["kept"] for event in result.program.trace if event["event"] == "select")
-    expected = [1 + round(99 * verdicts[path[0]] / 3) for path in chosen for _ in range(4 // len(chosen))]
-    assert [each.decode_retention_priority for each in second] == expected
-    assert {each.token_range_retention_configs[0].priority for each in kept} == {100}  # what all share
 
 
 def test_a_layer_exit_is_refused_where_an_engine_gives_its_last_layer_alone() -> None:
