@@ -94,7 +94,7 @@ class Replay:
         for weight in sorted(self.votes.samples.weights.keys() - {ASKED}):  # a look at the end costs tokens
             for number in numbers_to_try(self.recording.num_samples):
                 if number > 1:
-                    self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, complexity_rank=9))
+                    self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, complexity_rank=11))
             for setting in weighed_to_try(self.recording.num_samples, weight):
                 self._add(f"LeaderChange by {weight}", setting)
         if self.has_times:
