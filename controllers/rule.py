@@ -17,9 +17,16 @@ class DecisionRule(ABC, Generic[E]):
 
     Attributes:
         complexity_rank: 0 is the plainest: of equally good settings `tune` takes the plainest.
+        stops_when: Condition under which it stops, in words, with fields of `{0}`, the rule; empty names its class.
     """
 
     complexity_rank: ClassVar[int] = 3
+    stops_when: ClassVar[str] = ""
+
+    @property
+    def words(self) -> str:
+        """The condition under which it stops, as in "stop when ..."."""
+        return self.stops_when.format(self) or f"{type(self).__name__} says so"
 
     @property
     def inputs(self) -> frozenset[str]:

@@ -124,7 +124,7 @@ for name in {[name for name in sorted(MODULES) if name != "__init__"]}:
         sys.stdout.write(f"lacks {{getattr(error, 'name', None) or error.package}}\\n")
 """
     table, *lacking = in_fresh_interpreter(code).split("lacks ")
-    assert "Use " in table
+    assert "Advice: " in table
     assert {each.strip() for each in lacking} <= {"torch", "ray[serve]", "lm-evaluation-harness", "inspect_ai"}
 
 

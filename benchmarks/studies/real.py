@@ -583,14 +583,14 @@ def plot(figures: Figures, path: Path) -> None:
             rows = [row.split(": ")[1] for row in figures if row.startswith(f"{name}: ") and row.endswith(": right")]
             plain = [place(name, row) for row in rows if row.startswith("vote of ")]
             axes.plot(*zip(*plain, strict=True), "o-", color="0.6", label="plain votes", markersize=4)
-            full = next(row for row in rows if row.startswith("all "))
+            full = next(row for row in rows if row.startswith(("all ", "ask ")))
             for row, label in {
                 full: "vote of all",
                 SEQUENTIAL: SEQUENTIAL,
                 DOUBLING: "doubling (its_hub)",
                 DEFAULT: "ours, default",
                 TUNED: "ours, tuned",
-                "oracle (limit)": "oracle",
+                next(row for row in rows if "(limit)" in row): "oracle",
             }.items():
                 axes.plot(*place(name, row), "o", label=label, markersize=8)
             axes.set(xlabel="decoded tokens, % of all samples", ylabel="right, %")

@@ -223,6 +223,7 @@ def replay(logs: Logs, source: str, overrides: tuple[str, ...], as_json: bool) -
     Example:
       scaffolding-ext replay logs/other.eval --config stack.yaml
     """
+    from scaffolding_ext.evaluation.tables import saved
     from scaffolding_ext.evaluation.tune.choose import Cheapest
     from scaffolding_ext.evaluation.tune.stack_file import setting_of
     from scaffolding_ext.evaluation.tune.table import baselines, rows_of, saved_on_easiest
@@ -250,6 +251,5 @@ def replay(logs: Logs, source: str, overrides: tuple[str, ...], as_json: bool) -
         }
         click.echo(json.dumps(found))
         return
-    saved = " and ".join(f"{100 * saved:.0f} % on the easiest {share:.0%}" for share, saved in easiest.items())
-    sentence = f"This stack: {setting}. It saves {saved} of the questions."
-    _say([table_of(rows, plays), "", sentence, *remarks_on(plays)])
+    told = "; ".join(f"{saved(1 - least)} on the easiest {share:.0%}" for share, least in easiest.items())
+    _say([table_of(rows, plays), "", *remarks_on(plays), "", f"This stack: {setting.words}. Of the questions: {told}."])

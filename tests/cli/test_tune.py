@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import setting_of, stack_of
 from scaffolding_ext.evaluation.tune.table import rows_of
+from scaffolding_ext.registry import allocation_rules
 from scaffolding_ext.stack.load import TunedStackWarning
 
 
@@ -66,15 +68,17 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_log(tmp_path_factory.mktemp("logs") / "log.jsonl")
 
 
-def test_a_table_of_twelve_lines_and_a_sentence(log: Path) -> None:
+def test_a_table_of_twelve_lines_and_advice_without_names_of_classes(log: Path) -> None:
     result = run("tune", log)
     assert result.exit_code == 0, result.output
     table, _, rest = result.stdout.partition("\n\n")
     assert len(table.splitlines()) <= 12
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
-    assert [line.split("  ")[0] for line in table.splitlines()[1:]][:2] == ["all 8 samples", "one sample"]
-    assert " ".join(rest.split()).startswith("Use ")
-    assert "it saves " in " ".join(rest.split())
+    assert [line.split("  ")[0] for line in table.splitlines()[1:]][:2] == ["ask 8 times", "ask once"]
+    advice = " ".join(rest.rpartition("\n\n")[2].split())
+    assert re.match(r"Advice: ask .*\. Decoded tokens: \d+ % saved \(\d+ to \d+\); accuracy: ", advice)
+    assert "--max_loss 0.3 bounds the loss on the questions that choose" in advice
+    assert not set(allocation_rules.names()) & set(re.findall(r"\w+", result.stdout))
     assert "80 questions, 8 samples each" in rest
 
 
@@ -94,10 +98,11 @@ def test_what_is_written_loads_and_replays_to_what_was_found(log: Path, tmp_path
     assert config.tuned is not None
     assert config.tuned.data.startswith("sha256:")
     replayed = json.loads(run("replay", log, "--config", stack, "--json").stdout)
-    sentence = " ".join(run("tune", log, "--max_loss", 2).stdout.split())
-    saved, points = 100 * (1 - replayed["cost_share"]), 0.0 + round(replayed["points"], 1)
-    expected = f"it saves {saved:.0f} % of the decoded tokens, at {points:+.1f} points of accuracy. On questions that"
-    assert expected in sentence
+    chosen = told["chosen"]
+    saved, points = 100 * (1 - chosen["cost_share"]), 0.0 + round(chosen["points"], 1)
+    advice = " ".join(run("tune", log, "--max_loss", 2).stdout.split())
+    assert f"Decoded tokens: {saved:.0f} % saved (" in advice
+    assert f"accuracy: {points:+.1f} (" in advice
     fields = {"cost_share", "points", "interval", "rounds", "accuracy", "full_accuracy", "num_questions"}
     assert replayed.keys() >= fields
     assert replayed["cost_share"] == pytest.approx(told["chosen"]["cost_share"], abs=0.1)
@@ -194,6 +199,25 @@ def test_one_sample_a_question_is_refused_with_the_way_to_more(tmp_path: Path) -
         assert "eval --epochs 8" in refused.output
 
 
+def test_a_setting_that_gains_more_than_its_interval_is_said(log: Path, tmp_path: Path) -> None:
+    assert "More accurate" not in run("tune", log).stdout
+    rng, path = np.random.default_rng(0), tmp_path / "rewarded.jsonl"
+    rows = []
+    for number in range(60):
+        is_right = rng.random(8) < rng.uniform(0.3, 0.6)
+        samples = [
+            {"answer": "7" if right else f"{8 + index % 2}", "output_tokens": 100, "reward": 0.9 if right else 0.1}
+            for index, right in enumerate(is_right)
+        ]
+        rows.append(json.dumps({"question": f"q{number}", "target": "7", "samples": samples}))
+    path.write_text("\n".join(rows))
+    told = " ".join(run("tune", path).stdout.split())
+    (low,) = re.findall(
+        r"More accurate than all: ask .*better rewarded.*; accuracy: \+[\d.]+ \(([+-][\d.]+) to .* points\.$", told
+    )
+    assert float(low) > 0
+
+
 def test_no_promise_by_silence(log: Path, tmp_path: Path) -> None:
     stack = tmp_path / "stack.yaml"
     result = run("tune", log, "--confidence", 0.9, "--max_loss", 2, "--output_path", stack)
@@ -201,8 +225,7 @@ def test_no_promise_by_silence(log: Path, tmp_path: Path) -> None:
     told = " ".join(result.stderr.split())
     assert "nothing promises at most 2 points lost" in told
     assert "the test needs at least 163 questions" in told
-    assert "Use " not in result.stdout
-    assert "No setting keeps the promise" in result.stdout
+    assert "Advice: ask 8 times and vote. No setting keeps the promise." in result.stdout
     assert not stack.exists()
 
 

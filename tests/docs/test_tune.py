@@ -55,14 +55,14 @@ def test_its_commands_tune_and_replay_logs_of_its_form(tmp_path: Path, monkeypat
     columns = re.findall(r"^\| `(.+?)` \| ", PAGE.partition("| column | says |")[2].partition("\n\n")[0], re.MULTILINE)
     assert columns == ["right %", "points", "decoded %", "rounds"]
     assert [column for column in columns if column not in header] == []
-    (section,) = (each for each in PAGE.split("\n\n") if "`curtailment`" in each and "`oracle`" in each)
+    (section,) = (each for each in PAGE.split("\n\n") if "`stop when decided`" in each and "hindsight" in each)
     lines = [" ".join(name.split()) for name in re.findall(r"`([^`]+)`", section)]
     assert len(lines) >= 4
     assert [name for name in lines if name not in printed[0]] == []
     tuned = load_config("stack.yaml").tuned
     assert tuned is not None
     assert tuned.num_questions == NUM_QUESTIONS
-    assert f"Use {tuned.setting}".split()[:2] == printed[0].partition("\n\n")[2].split()[:2]
+    assert printed[0].partition("\n\nAdvice: ask ")[2]
 
 
 def test_the_row_that_it_shows_has_all_that_it_says(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_tuning_is_drawn_in_the_style_if_matplotlib_is_there(
     assert "data:image/png" in found.page()
     (figure,) = drawn
     assert style_faults(figure) == []
-    assert {"every setting, on questions that chose it", "all 6 samples", "chosen"} <= set(legend_of(figure))
+    assert {"every setting, on questions that chose it", "ask 6 times", "advice: the default"} <= set(legend_of(figure))
     monkeypatch.setattr("scaffolding_ext.evaluation.tune.tuned.charts_need", lambda: "pip install it")
     page = found.page()
     assert "data:image/png" not in page

@@ -23,6 +23,8 @@ class Consecutive(StoppingRule):
         threshold: Number of successive probes that must agree, at least 1.
     """
 
+    stops_when = "{0.threshold} answers in a row are equal"
+
     @classmethod
     def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {"equal answers": [{"threshold": threshold} for threshold in (6, 4, 3, 2)]}
@@ -47,6 +49,8 @@ class Window(StoppingRule):
         threshold: Size w of the window, at least 1.
         share: tau, in (0, 1].
     """
+
+    stops_when = "{0.share:.0%} of the last {0.threshold} answers equal the newest"
 
     @classmethod
     def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -79,6 +83,8 @@ class TotalVariation(StoppingRule):
         window: Probes k of a mixture, at least 1; twice as many are needed.
         tolerance: Largest total-variation distance of two mixtures, in [0, 1): a third of the paper's epsilon.
     """
+
+    stops_when = "the answers have settled"
 
     @classmethod
     def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:

@@ -28,6 +28,7 @@ class AnswerConfidence(StoppingRule):
 
     needs = ProbeNeeds(answer_logprobs=True)
     exit_reason = "confidence"
+    stops_when = "the answer has a probability of {0.threshold:g}"
 
     @classmethod
     def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:

@@ -47,6 +47,10 @@ class AnyOf(SeveralRules):
         rules: Rules, or names of rules, at least one.
     """
 
+    @property
+    def words(self) -> str:
+        return " or ".join(rule.words for rule in self.rules)
+
     def stop(self, probes: Sequence[Probe]) -> Stop | None:
         return next((stop for rule in self.rules if (stop := rule.stop(probes)) is not None), None)
 
@@ -65,6 +69,10 @@ class AllOf(SeveralRules):
 
     def __init__(self, rules: Sequence[str | Rule] | None = None) -> None:
         super().__init__([Consecutive(2), AnswerConfidence(0.9)] if rules is None else rules)
+
+    @property
+    def words(self) -> str:
+        return " and ".join(rule.words for rule in self.rules)
 
     @classmethod
     def search_space(cls, recorded: Sequence[Any] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:

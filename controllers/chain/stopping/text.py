@@ -26,6 +26,7 @@ class PatternStop(StoppingRule):
 
     needs = ProbeNeeds(answer=False)
     exit_reason = "pattern"
+    stops_when = "{0.pattern.pattern!r} appears"
 
     def __init__(self, pattern: str, max_match_len: int = 200) -> None:
         try:

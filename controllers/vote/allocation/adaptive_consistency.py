@@ -35,6 +35,7 @@ class BetaConsistency(SequentialRule):
     Deviation: The paper's code integrates numerically; this is the closed form.
     """
 
+    stops_when = "the leader is the likeliest answer ({0.confidence:.0%} sure)"
     confidence: float = 0.95
     min_samples: int = 1
 

@@ -26,6 +26,7 @@ class AgreementDoubling(AllocationRule):
     """
 
     complexity_rank = 1
+    stops_when = "{0.agreement:.0%} of the answers agree"
     agreement: float = 0.75
     first: int = 2
     min_answers: int = MIN_ANSWERS
@@ -64,6 +65,7 @@ class EarlyStoppingWindow(AllocationRule):
     """
 
     complexity_rank = 2
+    stops_when = "{0.window} answers in a row are equal"
     window: int = 5
 
     def __post_init__(self) -> None:

@@ -32,6 +32,10 @@ class Even(AllocationRule):
             require.whole("num_samples", self.num_samples)
 
     @property
+    def words(self) -> str:
+        return f"{'all' if self.num_samples is None else self.num_samples} have ended"
+
+    @property
     def inputs(self) -> frozenset[str]:
         return frozenset({"size"})
 
@@ -54,6 +58,7 @@ class LengthThreshold(AllocationRule):
         ValueError: A setting is out of range, or, when asked, the votes carry no lengths.
     """
 
+    stops_when = "the first {0.knob} have at most {0.max_mean_length:,.0f} tokens on average"
     max_mean_length: float
     knob: int = 5
 

@@ -125,6 +125,7 @@ class LeaderChange(SequentialRule):
     """
 
     complexity_rank = 1
+    stops_when = "the leader can hardly change (a chance of {0.miss:.0%})"
     leap: float = 1.0
     miss: float = 0.2
     concentration: float = 1.0
@@ -174,6 +175,7 @@ class Curtailment(SequentialRule):
     """
 
     complexity_rank = 1
+    stops_when = "no further answer can change the leader"
 
     @classmethod
     def search_space(cls, recorded: Sequence[LabelledVote] = ()) -> Mapping[str, Sequence[Mapping[str, Any]]]:

@@ -94,6 +94,7 @@ class InitialStepSkyline(AllocationRule):
     """
 
     is_fitted = True
+    stops_when = "there are as many as the agreement of the first {0.knob} calls for"
     knob: int
     curve: Curve
 
@@ -129,6 +130,7 @@ class DynamicSkyline(AllocationRule):
     """
 
     is_fitted = True
+    stops_when = "there are as many as their agreement calls for"
     knobs: tuple[int, ...]
     curves: tuple[Curve, ...]
 

@@ -60,6 +60,7 @@ class StaticThreshold(CertaindexRule):
     Reference: Certaindex, arXiv 2412.20993: the detection knob and the static threshold policy.
     """
 
+    stops_when = "the first {0.knob} answers agree enough (certaindex {0.threshold:g})"
     knob: int = 5
 
     def __post_init__(self) -> None:
@@ -86,6 +87,7 @@ class ThresholdEvery(CertaindexRule):
     Reference: Certaindex, arXiv 2412.20993: the threshold policy applied every few steps.
     """
 
+    stops_when = "the answers agree enough (certaindex {0.threshold:g}, looked at by {0.step})"
     step: int = 5
 
     def __post_init__(self) -> None:

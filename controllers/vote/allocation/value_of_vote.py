@@ -53,6 +53,7 @@ class ValueOfVote(SequentialRule):
     """
 
     complexity_rank = 2
+    stops_when = "a further answer is not worth its tokens"
     leap: float = 1.0
     price: float = 0.03
     size: int = 64

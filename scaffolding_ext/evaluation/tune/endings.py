@@ -77,6 +77,10 @@ class Whole:
     def __str__(self) -> str:
         return "asked at the end" if self.is_asked else ""
 
+    @property
+    def words(self) -> str:
+        return "ask how sure each answer is" if self.is_asked else ""
+
     def end(self, chain: _LookedAt) -> ChainEnd:
         asked = [look.answer for look in chain.looks[-1:]] if self.is_asked else []
         return ChainEnd(None, chain.answer_class, asked)
@@ -94,6 +98,10 @@ class Cut:
 
     def __str__(self) -> str:
         return f"cut at {self.num_tokens:,} tokens"
+
+    @property
+    def words(self) -> str:
+        return f"cut thinking after {self.num_tokens:,} tokens"
 
     def end(self, chain: _LookedAt) -> ChainEnd:
         before = [look for look in chain.looks if look.probe.prefix.num_tokens <= self.num_tokens]
@@ -122,6 +130,13 @@ class Stopped:
 
     def __str__(self) -> str:
         return f"stopped by {shown(self.rule)} {shown(self.schedule)}"
+
+    @property
+    def words(self) -> str:
+        schedule = self.looking
+        gap = f"every {schedule.chunk_size:,} tokens" if schedule.growth == 1 else "at growing gaps"
+        first = f", first after {schedule.first_probe:,}" if schedule.first_probe != schedule.chunk_size else ""
+        return f"end thinking when {self.built.words}, looking {gap}{first}"
 
     def end(self, chain: _LookedAt) -> ChainEnd:
         rule, needs = self.built, self.built.needs

@@ -26,6 +26,7 @@ _JOINT_MISSES = (0.1, 0.2, 0.3)
 _AT_ONCE = (1, 0.75, 0.5, 0.375, 0.3125, 0.25, 0.1875, 0.125)  # sizes to try, as shares of the samples
 _LEAST_AT_ONCE = 8  # samples, to try what a further vote is worth
 _PRICES = (0.02, 0.05)
+_COUNTING = {ASKED: "surer", "mean_logprob": "surer", "shortness": "shorter", "reward": "better rewarded"}  # in words
 _NESTED_NUMBERS = 2  # to try with another schedule of such a way
 
 
@@ -61,6 +62,24 @@ class Setting:
         return ", ".join(parts)
 
     @property
+    def words(self) -> str:
+        """The setting as an instruction to people, without the names of classes."""
+        number, counting = times(self.num_samples), _COUNTING.get(self.weight or "", self.weight)
+        parts = [f"{counting} answers count more"] if counting else []
+        if self.num_samples == 1:
+            parts = ["ask once"]
+        elif self.rule is None:
+            is_either = counting and self.num_samples == 2
+            parts = [f"ask twice and take the {counting} answer"] if is_either else [f"ask {number} and vote", *parts]
+        elif self.in_flight is None:
+            parts.insert(0, f"ask up to {number} and stop when {self.rule.words}")
+        elif self.in_flight >= self.num_samples:
+            parts.insert(0, f"ask {number} at once and stop when {self.rule.words}")
+        else:
+            parts.insert(0, f"ask up to {number}, {self.in_flight} at once, and stop when {self.rule.words}")
+        return "; ".join(filter(None, (*parts, self.ending.words)))
+
+    @property
     def is_fitted(self) -> bool:
         return self.rule is not None and self.rule.is_fitted
 
@@ -69,6 +88,10 @@ class Setting:
         if self.rule is None:
             return None
         return {"type": allocation_rules.name_of(type(self.rule)), "args": self.rule.settings()}
+
+
+def times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
 def numbers_to_try(num_samples: int, most: int = _MOST_NUMBERS) -> list[int]:

@@ -12,10 +12,11 @@ from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import Bet
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints
+from scaffolding_ext.evaluation.tables import between, saved
 from scaffolding_ext.evaluation.tune.choose import Goal, chosen, cross_validated
 from scaffolding_ext.evaluation.tune.endings import Cut, Whole
 from scaffolding_ext.evaluation.tune.replay import PLAIN_VOTES, Replay
-from scaffolding_ext.evaluation.tune.space import Setting
+from scaffolding_ext.evaluation.tune.space import Setting, times
 from scaffolding_ext.evaluation.tune.votes import ReplayResult
 from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients, crossed
 
@@ -39,7 +40,7 @@ def baselines(plays: Replay, goal: Goal) -> dict[str, ReplayResult]:
     fixed = {
         "Adaptive-Consistency .90": BetaConsistency(confidence=0.9),
         "doubling until .75 agree": AgreementDoubling(),
-        "curtailment": Curtailment(leap=1.0),
+        "stop when decided": Curtailment(leap=1.0),
     }
     plain = {PLAIN_VOTES: plays.lists[PLAIN_VOTES]}
     cuts = {
@@ -49,12 +50,12 @@ def baselines(plays: Replay, goal: Goal) -> dict[str, ReplayResult]:
     }
     cuts = {name: own for name, own in cuts.items() if own}
     return {
-        f"all {num_samples} samples": plays.full,
-        "one sample": plays.play(Setting(Whole(), 1)),
-        "fewer samples, all drawn": cross_validated(plays, goal, plain),
-        **({"all, best cut": cross_validated(plays, goal, cuts)} if cuts else {}),
+        f"ask {times(num_samples)}": plays.full,
+        "ask once": plays.play(Setting(Whole(), 1)),
+        "ask fewer times": cross_validated(plays, goal, plain),
+        **({f"ask {times(num_samples)}, cut short": cross_validated(plays, goal, cuts)} if cuts else {}),
         **{name: plays.play(Setting(Whole(), num_samples, rule)) for name, rule in fixed.items()},
-        "oracle (limit)": plays.of_sizes(plays.votes.until_settled),  # no rule does better
+        "stop in hindsight (limit)": plays.of_sizes(plays.votes.until_settled),  # no rule does better
     }
 
 
@@ -111,8 +112,14 @@ class FrontierRow(NamedTuple):
     points: Estimate
 
     def __str__(self) -> str:
-        costs = f"{100 * self.tokens.value:.0f} % of the tokens, {self.path.value:.2f} of the path"
-        return f"{costs}, {'{:+.1f} points ({:+.1f} to {:+.1f})'.format(*self.points)}: {self.setting}"
+        tokens, path = (saved(each.value, (each.low, each.high)) for each in (self.tokens, self.path))
+        return f"tokens {tokens}, time {path}, {points_of(self.points)} points: {self.setting.words}"
+
+
+def points_of(points: Estimate) -> str:
+    """Format points above the vote of all samples, like `-0.2 (-0.4 to +0.1)`."""
+    value, low, high = (0.0 + round(each, 1) for each in points)  # no -0.0
+    return f"{value:+.1f}{between(low, high, '+.1f')}"
 
 
 def frontier_of(plays: Replay, goal: Goal) -> list[FrontierRow]:

@@ -1,4 +1,4 @@
-"""Result of a tuning: as a terminal table and a sentence, as JSON, and as one HTML page."""
+"""Result of a tuning: as a terminal table and advice, as JSON, and as one HTML page."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from functools import cached_property
 from typing import Any
 
 from scaffolding_ext.evaluation.drawing import COLOURS, bars_of, below, charts_need, drawing
+from scaffolding_ext.evaluation.tables import between, saved
 from scaffolding_ext.evaluation.tune.choose import (
     LEAST_QUESTIONS,
+    Cheapest,
     Goal,
+    MostAccurate,
     Promise,
     Stability,
     chosen,
@@ -24,7 +27,7 @@ from scaffolding_ext.evaluation.tune.costs import COSTS
 from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import stack_of
-from scaffolding_ext.evaluation.tune.table import FrontierRow, TableRow, baselines, frontier_of, rows_of
+from scaffolding_ext.evaluation.tune.table import FrontierRow, TableRow, baselines, frontier_of, points_of, rows_of
 from scaffolding_ext.evaluation.web_page import data_uri, render_page
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stats.intervals import Estimate
@@ -51,6 +54,7 @@ class Tuned:
         rows: Lines of the table; the last one is the setting, on questions that had no part in its choice.
         not_taken: The choice on too few questions.
         stability: Of the choice.
+        gain: The most accurate setting, if it is surely more accurate than all samples and another one than the choice.
     """
 
     plays: Replay
@@ -61,6 +65,7 @@ class Tuned:
     base: StackConfig | None = None
     not_taken: Setting | None = None
     stability: Stability | None = None
+    gain: TableRow | None = None
 
     @cached_property
     def frontier(self) -> list[FrontierRow]:
@@ -75,42 +80,42 @@ class Tuned:
         return stack_of(self.setting, self.rows[-1], self.plays, promise=self.promise, base=self.base)
 
     @property
-    def sentence(self) -> str:
-        """The choice, with its saving and loss."""
+    def advice(self) -> list[str]:
+        """The choice in words, its saving and its loss, and how far they can be relied on."""
         if not self.keeps_promise:
-            return "No setting keeps the promise, so all samples are the last line of the table."
-        recording = self.plays.recording
-        (own,) = rows_of(self.plays, {str(self.setting): self.plays.play(self.setting)})
-        measure = "points of accuracy" if recording.measure == "accuracy" else "points of agreement with all samples"
-        saved, points = 100 * (1 - own.cost_share.value), spread(own.points, 1, is_signed=True).partition(" ")[0]
-        what = "samples" if _counts_samples(self.plays) else COSTS[self.plays.cost]
-        found = f"Use {own.name}: on these questions it saves {saved:.0f} % of the {what}, at {points} {measure}."
+            return [f"Advice: {self.setting.words}. No setting keeps the promise."]
+        figures, goal = _gained(self.rows[-1], self.plays), self.goal
+        found = [f"Advice: {self.setting.words}."]
         if self.promise is not None:
-            return found
-        if self.not_taken is not None:
-            return (
-                f"{found} It is the default: on fewer than {LEAST_QUESTIONS} questions a choice is worse than the "
-                f"default on further questions. These would choose: {self.not_taken}."
+            found.append(f"{figures}. Promised: {self.promise}; the interval says what to expect.")
+        elif self.not_taken is not None:
+            found += [
+                f"{figures}.",
+                f"This is the default: a choice on fewer than {LEAST_QUESTIONS} questions does worse on others. These "
+                f"would choose: {self.not_taken.words}.",
+            ]
+        else:
+            found.append(f"{figures}, on questions that had no part in the choice: expect that on further ones.")
+        if self.promise is None and self.not_taken is None and isinstance(goal, Cheapest):
+            found.append(
+                f"--max_loss {100 * goal.max_loss:g} bounds the loss on the questions that choose, and the interval "
+                "says what further ones may lose; nothing is promised (--confidence 0.9 asks for a promise)."
             )
-        share, points = self.rows[-1].cost_share, spread(self.rows[-1].points, 1, is_signed=True)
-        expected = Estimate(*(100 * (1 - each) for each in (share.value, share.high, share.low)))
-        return (
-            f"{found} On questions that had no part in the choice it saved {spread(expected, 0)} %, at {points} "
-            "points: expect that on further ones. Nothing is promised; --confidence 0.9 asks for a promise."
-        )
+        if self.gain is not None:
+            found.append(f"More accurate than all: {self.gain.name}. {_gained(self.gain, self.plays)}.")
+        return found
 
     def lines(self) -> Iterator[str]:
         yield table_of(self.rows, self.plays)
         yield ""
-        yield self.sentence
-        if self.stability is not None and self.stability.same < _STABLE:
-            yield _unstable(self.stability)
         if self.frontier:
-            yield "Tokens against time, judged on questions that did not choose (all samples at once: 100 %, 1):"
+            yield "Tokens against time (the longest path) beside all samples at once, on questions that did not choose:"
             yield from (f"- {row}" for row in self.frontier)
         yield from remarks_on(self.plays)
-        if self.promise is not None and self.keeps_promise:
-            yield f"Promised: {self.promise}."
+        if self.stability is not None and self.stability.same < _STABLE:
+            yield _unstable(self.stability)
+        yield ""
+        yield from self.advice
 
     def document(self) -> dict[str, Any]:
         plays, promise, stack = self.plays, self.promise, self.stack()
@@ -150,14 +155,13 @@ class Tuned:
         needed = charts_need()
         return render_page(
             "tuned.html",
-            sentence=self.sentence,
-            promise=None if self.promise is None else str(self.promise),
+            advice=" ".join(self.advice),
             notes=remarks_on(self.plays),
             cost=COSTS[self.plays.cost],
             measure=self.plays.recording.measure,
             image=None if needed else data_uri(self._picture()),
             charts_need=needed,
-            rows=[_line(row) for row in self.rows],
+            rows=[_cells(row) for row in self.rows],
             frontier=[str(row) for row in self.frontier],
         )
 
@@ -196,22 +200,41 @@ def tuned(
     if confidence is not None:
         promise = promised(plays, max_loss, confidence)
         kept = promise.setting or plays.all_samples
-        rows = rows_of(plays, {**baselines(plays, goal), "chosen": plays.played[kept]})
-        return Tuned(plays, goal, kept, rows, promise, base)
+        rows = rows_of(plays, {**baselines(plays, goal), "advice": plays.played[kept]})
+        return Tuned(plays, goal, kept, rows, promise, base, gain=_gain(plays, kept))
     setting = chosen(plays, goal)
     if setting is None:
         return None
-    named, steady = {**baselines(plays, goal), "chosen": cross_validated(plays, goal)}, stability(plays, goal, setting)
+    named, judged = baselines(plays, goal), cross_validated(plays, goal)
+    steady = stability(plays, goal, setting)
     if not is_too_small(plays, goal):
-        return Tuned(plays, goal, setting, rows_of(plays, named), None, base, stability=steady)
-    named["default, recommended"] = plays.played[plays.default]
-    return Tuned(plays, goal, plays.default, rows_of(plays, named), None, base, setting, steady)
+        rows = rows_of(plays, {**named, "advice": judged})
+        return Tuned(plays, goal, setting, rows, None, base, stability=steady, gain=_gain(plays, setting))
+    own = plays.default
+    rows = rows_of(plays, {**named, "chosen by these": judged, "advice: the default": plays.played[own]})
+    return Tuned(plays, goal, own, rows, None, base, setting, steady, _gain(plays, own))
+
+
+def _gain(plays: Replay, setting: Setting) -> TableRow | None:
+    goal = MostAccurate(1.0)
+    best = chosen(plays, goal)
+    if best is None or best is setting:
+        return None
+    (row,) = rows_of(plays, {best.words: cross_validated(plays, goal)})
+    return row if row.points.low > 0 else None
+
+
+def _gained(row: TableRow, plays: Replay) -> str:
+    what = "samples" if _counts_samples(plays) else COSTS[plays.cost]
+    measure = "accuracy" if plays.recording.measure == "accuracy" else "agreement with all samples"
+    cost = saved(row.cost_share.value, row.cost_share[1:])
+    return f"{what[0].upper()}{what[1:]}: {cost}; {measure}: {points_of(row.points)} points"
 
 
 def _unstable(found: Stability) -> str:
     return (
         f"The choice changes with the questions: {100 * (1 - found.same):.0f} % of resamples choose another setting, "
-        f"at {100 * found.least:.0f} to {100 * found.most:.0f} % of the cost. More questions settle it."
+        f"from {saved(found.most)} to {saved(found.least)}. More questions settle it."
     )
 
 
@@ -221,12 +244,16 @@ def table_of(rows: Sequence[TableRow], plays: Replay) -> str:
     name = "samples %" if _counts_samples(plays) else f"{plays.cost} %"
     lines = [f"{'':{_NAME_WIDTH}} {measure:>7} {'points':>22} {name:>16} {'rounds':>6}"]
     for row in rows:
-        share = _percent(row.cost_share)
-        lines.append(
-            f"{row.name:{_NAME_WIDTH}.{_NAME_WIDTH}} {100 * row.accuracy:>7.1f} {spread(row.points, 1, True):>22} "
-            f"{spread(share, 1 if share.value < 9.95 else 0):>16} {row.rounds:>6.1f}"
-        )
+        name, right, points, cost, rounds = _cells(row)
+        lines.append(f"{name:{_NAME_WIDTH}.{_NAME_WIDTH}} {right:>7} {points:>22} {cost:>16} {rounds:>6}")
     return "\n".join(lines)
+
+
+def _cells(row: TableRow) -> list[str]:
+    share, low, high = _percent(row.cost_share)
+    form = ".1f" if share < 9.95 else ".0f"
+    cost = f"{share:{form}}{between(low, high, form)}"
+    return [row.name, f"{100 * row.accuracy:.1f}", points_of(row.points), cost, f"{row.rounds:.1f}"]
 
 
 def remarks_on(plays: Replay) -> list[str]:
@@ -251,13 +278,6 @@ def remarks_on(plays: Replay) -> list[str]:
     return notes
 
 
-def spread(estimate: Estimate, digits: int, is_signed: bool = False) -> str:
-    """Format a figure and its interval, like `-0.2 (-0.4 to +0.1)`."""
-    sign = "+" if is_signed else ""
-    value, low, high = (f"{0.0 + round(each, digits):{sign}.{digits}f}" for each in estimate)
-    return f"{value} ({low} to {high})"
-
-
 def _counts_samples(plays: Replay) -> bool:
     return "tokens" in plays.recording.missing and plays.cost != "seconds"
 
@@ -275,14 +295,4 @@ def _figures(row: TableRow) -> dict[str, Any]:
         "interval": list(row.points[1:]),
         "rounds": row.rounds,
         "accuracy": row.accuracy,
-    }
-
-
-def _line(row: TableRow) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "right": f"{100 * row.accuracy:.1f}",
-        "points": spread(row.points, 2, True),
-        "cost": spread(_percent(row.cost_share), 1),
-        "rounds": f"{row.rounds:.1f}",
     }

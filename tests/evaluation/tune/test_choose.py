@@ -103,14 +103,18 @@ def test_few_questions_recommend_the_default_and_say_why(num_questions: int, is_
     found = tuned(plays, Cheapest(0.003))
     assert found is not None
     said = " ".join(found.lines())
-    assert ((found.setting is plays.default), ("It is the default: on fewer than" in said)) == (is_small, is_small)
-    assert found.rows[-1].name == ("default, recommended" if is_small else "chosen")
+    assert ((found.setting is plays.default), ("This is the default: a choice on fewer than" in said)) == (
+        is_small,
+        is_small,
+    )
+    assert found.rows[-1].name == ("advice: the default" if is_small else "advice")
     assert (found.not_taken is None) is not is_small
     if is_small:
-        assert str(found.not_taken) in said
+        assert found.not_taken is not None
+        assert f"These would choose: {found.not_taken.words}." in said
         vote = found.stack().controller.args
         assert vote["allocation"] == {"type": "LeaderChange", "args": LeaderChange().settings()}
-    assert found.page().count("default, recommended") > 0 or not is_small
+    assert found.page().count("advice: the default") > 0 or not is_small
 
 
 def test_a_budget_a_promise_or_another_goal_is_not_overruled() -> None:
