@@ -1,6 +1,7 @@
 """Every number that a controller or a stopping rule is given is checked when it is built."""
 
 import inspect
+import types
 import typing
 from collections.abc import Callable
 
@@ -16,10 +17,13 @@ from scaffolding_ext.controllers.chain.stopping.several import AllOf, AnyOf
 from scaffolding_ext.controllers.chain.stopping.text import PatternStop
 from scaffolding_ext.controllers.draft_target.conformal_draft_target import ConformalDraftTargetController
 from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRule
+from scaffolding_ext.controllers.vote.allocation.baselines import LengthThreshold
+from scaffolding_ext.controllers.vote.allocation.skyline import Curve, DynamicSkyline, InitialStepSkyline
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.record_chain import RecordChainController
 
+CURVE = Curve((1.0,), (3,))
 NEEDED = {
     BestOfNController: {"generation_controller": NativeGenerationController(), "reward_controller": BaseController()},
     BudgetForcingController: {"thinking_tokens": 8},
@@ -30,6 +34,9 @@ NEEDED = {
     RecordChainController: {"generation_controller": DynasorCoTController()},
     AnyOf: {"rules": ["consecutive"]},
     AllOf: {"rules": ["consecutive"]},
+    LengthThreshold: {"max_mean_length": 100.0},
+    InitialStepSkyline: {"knob": 3, "curve": CURVE},
+    DynamicSkyline: {"knobs": (3,), "curves": (CURVE,)},
 }
 OWN = [
     factory
@@ -39,6 +46,7 @@ OWN = [
         registry.take_over_rules,
         registry.probe_schedules,
         registry.answer_probes,
+        registry.allocation_rules,
     )
     for factory in map(kind.resolve, kind.names())
     if factory.__module__.startswith("scaffolding_ext.")
@@ -50,7 +58,11 @@ WHOLE, REAL = (False, "8", 2.5, float("nan"), -1), (True, "0.5", float("nan"), f
 def numbers(factory: Callable[..., object]) -> list[tuple[str, tuple[object, ...]]]:
     """The names of a factory's whole and real arguments, each with what it must refuse."""
     hints = typing.get_type_hints(factory.__init__)
-    kinds = {name: {hint, *typing.get_args(hint)} for name, hint in hints.items()}
+    unions = (types.UnionType, typing.Union)
+    kinds = {
+        name: {hint, *(typing.get_args(hint) if typing.get_origin(hint) in unions else ())}
+        for name, hint in hints.items()
+    }
     return [
         (name, WHOLE if int in kinds[name] else REAL)
         for name in inspect.signature(factory).parameters

@@ -17,6 +17,7 @@ from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, RewardTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import Purpose
+from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
@@ -40,13 +41,6 @@ class Judge(ScriptedWorker):
     task_handlers = ScriptedWorker.task_handlers | {VerifyTask: _verify}
 
 
-class Entry:
-    """One reported token, as workers report them."""
-
-    def __init__(self, logprob):
-        self.logprob = logprob
-
-
 class Sure(ScriptedWorker):
     """Writes solutions, each in pieces that it is more or less sure of: pairs of text and log-probability."""
 
@@ -61,7 +55,9 @@ class Sure(ScriptedWorker):
         task.output_str = self._prompting.decode(task.output_tokens)
         if task.num_logprobs:
             logprobs = [logprob for ids, logprob in pieces for _ in ids]
-            task.logprobs = [{t: Entry(p), 0: Entry(-0.01)} for t, p in zip(task.output_tokens, logprobs, strict=True)]
+            task.logprobs = [
+                {t: TokenLogprob(p), 0: TokenLogprob(-0.01)} for t, p in zip(task.output_tokens, logprobs, strict=True)
+            ]
         return TaskStatus.SUCCESS
 
     task_handlers = {GenerationTask: _sure}  # noqa: RUF012
@@ -125,7 +121,7 @@ def test_a_worker_without_verdicts_is_asked_for_one_token(prompting):
     class Plain(ScriptedWorker):
         async def _one(self, task):
             liked = "2+2=3" in prompting.decode(task.input_tokens)
-            task.logprobs = [{yes: Entry(-0.1 if liked else -3.0), no: Entry(-1.0)}]
+            task.logprobs = [{yes: TokenLogprob(-0.1 if liked else -3.0), no: TokenLogprob(-1.0)}]
             task.output_str, task.output_tokens = "x", [yes]
             return TaskStatus.SUCCESS
 

@@ -57,26 +57,6 @@ def test_a_set_that_is_drawn_has_a_point_for_its_interval(size: int) -> None:
     assert mean.estimate == pytest.approx((sum(values) / size,) * 3)
 
 
-def test_values_that_do_not_vary_narrow_it_faster_than_hoeffding() -> None:
-    mean = FiniteMean(100_000, 0.02)
-    for _ in range(1000):
-        mean.add(0.5)
-    assert mean.interval.high - mean.interval.low < 2 * math.sqrt(math.log(40) / 2000) / 2
-    assert mean.interval.low < 0.5 < mean.interval.high
-
-
-def test_sampling_without_replacement_stops_sooner_in_a_smaller_set() -> None:
-    def drawn(size: int) -> int:
-        mean = FiniteMean(size, 0.05)
-        for value in np.random.default_rng(1).permutation([1.0] * (size * 7 // 10) + [0.0] * (size * 3 // 10)).tolist():
-            mean.add(value)
-            if mean.interval.high - mean.interval.low <= 0.1:
-                break
-        return mean.num_drawn
-
-    assert drawn(200) < drawn(1000) < drawn(10_000)
-
-
 def test_it_refuses_a_value_outside_the_span_and_one_too_many() -> None:
     mean = FiniteMean(1, 0.1)
     with pytest.raises(ConfigError, match=r"value: is 1\.5"):

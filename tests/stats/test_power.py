@@ -10,13 +10,9 @@ import math
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from scaffolding_ext.stats.intervals import paired_bootstrap
 from scaffolding_ext.stats.power import bootstrap_power, required_num_questions
-
-Floats = npt.NDArray[np.float64]
 
 Z95 = NormalDist().inv_cdf(0.975)
 
@@ -63,28 +59,6 @@ def test_power_matches_the_normal_formula(num_questions: int, bar: float, effect
     )
     expected = normal_power(pilot.std(), num_questions, (0.1 if effect is None else effect) - bar)
     assert power == pytest.approx(expected, abs=tolerance(0.5, 4_000) + 0.01)  # 0.01: estimated spread, not known
-
-
-def test_power_foretells_what_the_bootstrap_finds() -> None:
-    """Fresh evaluations of the pilot's population, 300 of them, held to 4 binomial standard errors."""
-    bar, num_runs, num_questions, num_epochs = -0.1, 300, 150, 3
-
-    def evaluate(num: int, rng: np.random.Generator) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-        ease = rng.beta(2, 1, size=(num, 1))
-        a, b = (rng.random((2, num, num_epochs)) < ease).astype(float)
-        return a.ravel(), b.ravel(), np.repeat(np.arange(num), num_epochs)
-
-    rng = seeded(5)
-    a, b, questions = evaluate(5_000, rng)
-    power = bootstrap_power(
-        a - b, questions, num_questions=num_questions, bar=bar, effect=0.0, rng=rng, num_simulations=4_000
-    )
-    met = 0
-    for _ in range(num_runs):
-        a, b, questions = evaluate(num_questions, rng)
-        met += paired_bootstrap(a, b, questions, rng=rng, num_resamples=1_000).low > bar
-    assert 0.5 < power < 0.99
-    assert met / num_runs == pytest.approx(power, abs=tolerance(power, num_runs))
 
 
 def test_power_counts_copies_of_a_question_once() -> None:

@@ -18,7 +18,7 @@ from scaffolding_ext.stats.intervals import Estimate, paired_bootstrap
 
 Floats = npt.NDArray[np.float64]
 
-CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
+CONFIDENCES = (0.8, 0.95)
 
 
 def seeded(seed: int = 0) -> np.random.Generator:
@@ -48,20 +48,6 @@ def test_interval_matches_every_resample_enumerated(confidence: float) -> None:
     assert_are_quantiles(estimate, confidence, np.array(atoms), np.full(len(atoms), 1 / len(atoms)), 40_000)
 
 
-@pytest.mark.parametrize("confidence", CONFIDENCES)
-def test_interval_of_few_distinct_values_matches_the_binomial(confidence: float) -> None:
-    num_questions, num_gains = 200, 30
-    a = np.arange(num_questions) < num_gains
-    estimate = paired_bootstrap(a, np.zeros(num_questions), rng=seeded(), num_resamples=40_000, confidence=confidence)
-    share = num_gains / num_questions
-    counts = np.arange(num_questions + 1)
-    weights = np.array(
-        [math.comb(num_questions, k) * share**k * (1 - share) ** (num_questions - k) for k in range(num_questions + 1)]
-    )
-    assert estimate.value == pytest.approx(share)
-    assert_are_quantiles(estimate, confidence, counts / num_questions, weights, 40_000)
-
-
 @pytest.mark.parametrize("num_distinct", [2, 400, 20_000])
 def test_memory_is_bounded(num_distinct: int) -> None:
     a = (np.arange(20_000) % num_distinct).astype(float)
@@ -77,14 +63,9 @@ def test_memory_is_bounded(num_distinct: int) -> None:
     [
         ([1, 2, 3], [1, 2], None, r"a has 3 entries and b 2; .* paired"),
         ([], [], None, r"a has shape \(0,\); .* at least one"),
-        ([[1, 2]], [1, 2], None, r"a has shape \(1, 2\)"),
-        (3.0, 3.0, None, r"a has shape \(\)"),
         ([1, 2], [1, math.nan], None, r"b\[1\] is nan; .* finite"),
-        ([math.inf, 2], [1, 2], None, r"a\[0\] is inf"),
-        ([1, None], [1, 2], None, r"a has dtype object"),
         (["1", "2"], [1, 2], None, r"a has dtype <U1"),
         ([1, 2], [1, 2], [1], r"questions has shape \(1,\); .* 2 samples"),
-        ([1, 2], [1, 2], [1.0, math.nan], r"questions has dtype float64"),
         ([1, 2], [1, 2], ["q", None], r"questions has dtype object"),
         ([1, 2], [1, 2], ["q", "q"], r"all 2 samples belong to one question, q"),
         ([1], [1], None, r"one question"),

@@ -53,25 +53,19 @@ def processed(controller, tasks):
     return tasks
 
 
-def test_the_table_is_complete():
+def test_every_sampling_field_can_be_set_and_a_tasks_own_value_wins():
     assert set(VALUES) == SAMPLING_FIELDS
+    lost = []
+    for name, (value, own) in VALUES.items():
+        task, _ = sent(NativeGenerationController({name: value}))
+        (other,) = processed(NativeGenerationController({name: value}), [GenerationTask(input_str="q", **{name: own})])
+        lost += [] if getattr(task, name) == value else [(name, getattr(task, name))]
+        if name != "stop":  # a model that may think is not sent it
+            lost += [] if getattr(other, name) == own else [(name, getattr(other, name))]
+    assert not lost
 
 
-@pytest.mark.parametrize("name", sorted(SAMPLING_FIELDS))
-def test_every_sampling_field_can_be_set(name):
-    value, _ = VALUES[name]
-    task, _ = sent(NativeGenerationController({name: value}))
-    assert getattr(task, name) == value
-
-
-@pytest.mark.parametrize("name", sorted(SAMPLING_FIELDS - {"stop"}))  # a model that may think is not sent it
-def test_a_tasks_own_value_wins(name):
-    value, own = VALUES[name]
-    (task,) = processed(NativeGenerationController({name: value}), [GenerationTask(input_str="q", **{name: own})])
-    assert getattr(task, name) == own
-
-
-@pytest.mark.parametrize("name", ["temprature", "input_str", "output_str", "worker_tag", "logprobs"])
+@pytest.mark.parametrize("name", ["temprature", "input_str"])
 def test_other_names_are_refused(name):
     with pytest.raises(
         ConfigError, match=f"has '{name}', which is not a sampling field; allowed: .*temperature"
@@ -128,8 +122,8 @@ def test_a_worker_that_writes_nothing_is_an_error():
         llm.generate("q")
 
 
-@pytest.mark.parametrize("max_tokens", [30, 40, 50, 400])
-@pytest.mark.parametrize("num_thinking", [None, 0, 20, 39])
+@pytest.mark.parametrize("max_tokens", [30, 41, 400])
+@pytest.mark.parametrize("num_thinking", [None, 0, 39])
 @pytest.mark.parametrize("own", [{}, {"max_tokens": 700}])
 def test_a_requests_limit_holds_for_thinking_and_answer_together(max_tokens, num_thinking, own):
     closing = "" if num_thinking is None else "h" * num_thinking + "</think>"

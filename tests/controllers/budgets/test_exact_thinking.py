@@ -64,8 +64,8 @@ def thinking(prompting: Prompting, result: Any) -> list[int]:
     return ids[:at]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("budget", [0, 1, 7, 30, 31, 32, 100])
-@pytest.mark.parametrize("pieces", [[CLOSED], [THINKING * 20], [THINKING], ["</think>"], [CLOSED, THINKING * 20]])
+@pytest.mark.parametrize("budget", [0, 7, 31, 100])
+@pytest.mark.parametrize("pieces", [[CLOSED], [THINKING], ["</think>"], [CLOSED, THINKING * 20]])
 def test_thinking_is_exact_to_the_token(prompting: Prompting, budget: int, pieces: list[str]) -> None:
     result = answered(prompting, BudgetForcingController(budget, exact=True), Speaking(prompting, pieces))
     assert len(thinking(prompting, result)) == budget

@@ -14,7 +14,6 @@ from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.meta import CHAIN, CHAIN_START, purpose_of
 from scaffolding_ext.request.program import Program, Question, enter_program
-from scaffolding_ext.testing import ScriptedWorker
 
 PROMPT_IDS = [7, 8, 9]
 
@@ -60,13 +59,6 @@ def test_without_ids_the_chain_goes_on_as_text(prompt):
     assert chain.prefix == Prefix(21, "first second.", None)  # ids that are missing once are missing for good
 
 
-def test_a_prompt_without_ids_is_continued_as_text(prompt, grow):
-    chain = ChunkChain(prompt(input_tokens=None), 100, {})
-    grow(chain, ScriptedWorker(lambda task: "abcdef"[len(task.input_str) - 3 :]), 2)
-    (task,) = chain.advance(4)
-    assert (task.input_str, task.input_tokens) == ("Q: ab", None)
-
-
 @pytest.mark.parametrize(
     ("produced", "reason", "budget", "ended", "finish_reason"),
     [
@@ -90,22 +82,6 @@ def test_ends_of_chunks_and_their_reasons(produced, reason, budget, ended, finis
     assert chain.ended is ended
     if ended:
         assert chain.finish_reason == finish_reason
-
-
-def test_a_chunk_asks_for_what_is_missing_and_the_budget_leaves(prompt, rest_of, grow):
-    chain = ChunkChain(prompt(), 25, {})
-    worker = rest_of("x" * 100)
-    grow(chain, worker, 10, 5, 40)
-    assert [task.max_tokens for task in worker.tasks] == [10, 15]
-    assert (chain.ended, chain.finish_reason) == (True, "length")
-
-
-def test_each_chunk_draws_from_a_seed_of_its_own(prompt, rest_of, grow):
-    worker = rest_of("x" * 100)
-    grow(ChunkChain(prompt(seed=7), 100, {}), worker, 10, 20, 30)
-    seeds = [task.seed for task in worker.tasks]
-    assert seeds[0] == 7
-    assert len(set(seeds)) == 3
 
 
 @settings(deadline=None)
@@ -154,15 +130,6 @@ def test_characters_that_chunks_split_are_whole(chunk_len, prompt, serve):
         assert chain.text == text
 
     contextvars.copy_context().run(in_a_request)
-
-
-@pytest.mark.parametrize("chunk_len", [1, 4, 7, 50])
-def test_a_stop_string_ends_the_chain_wherever_chunks_split_it(chunk_len, prompt, rest_of, grow):
-    worker = rest_of("first second third fourth")
-    chain = ChunkChain(prompt(stop=["third"]), 1000, {})
-    while not chain.ended:
-        grow(chain, worker, chain.prefix.num_tokens + chunk_len)
-    assert (chain.text, chain.finish_reason) == ("first second ", "stop")
 
 
 def test_a_chain_that_a_controller_writes_yields_what_runs_beside_it_and_then_its_chunk():

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.probe import asking
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
@@ -35,18 +34,6 @@ def test_a_stream_is_one_task_that_grows_to_each_position(prompt, grow):
     assert (task.input_tokens, task.max_tokens, purpose_of(task)) == (PROMPT_IDS, 100, CHAIN_START)
 
 
-def test_a_streams_prefix_is_a_snapshot(prompt, serve):
-    worker = ScriptedWorker("abcdef")
-    chain = StreamChain(prompt(), 100, {})
-    assert chain.prefix == Prefix(0, "", [])
-    (task,) = chain.advance(2)
-    serve(worker, [task])
-    chain.absorb()
-    before = chain.prefix
-    task.output_tokens += [1, 2, 3]  # as a worker does that extends the list
-    assert before == Prefix(2, "ab", [97, 98])
-
-
 def test_a_stopped_stream_is_cancelled_where_it_is(prompt, grow, run):
     worker = ScriptedWorker("x" * 18)
     chain = StreamChain(prompt(), 100, {})
@@ -70,15 +57,6 @@ def test_ends_of_streams_and_their_reasons(reply, reported, reason, prompt, serv
     chain.absorb()
     assert chain.ended
     assert chain.finish_reason == reason
-
-
-def test_a_stream_without_ids_is_probed_as_text(prompt):
-    chain = StreamChain(prompt(), 100, {})
-    (task,) = chain.advance(5)
-    task.output_str = "some text"
-    chain.absorb()
-    probe = asking(chain.prompt, chain.prefix, " so {", {"max_tokens": 3})
-    assert (probe.input_str, probe.input_tokens) == ("Q: some text so {", None)
 
 
 class AheadWorker(Worker):

@@ -21,7 +21,6 @@ from scaffolding_ext.controllers.tree.strategies.particle_filter import Particle
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
 from scaffolding_ext.errors import ConfigError, ScaffoldingExtError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.families import FAMILIES
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
@@ -29,29 +28,9 @@ from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.request.program import Lifetime
 from scaffolding_ext.testing import ScriptedWorker
+from tests.controllers.tree.characters import Characters
 
 SECONDS = 100.0
-
-
-class Characters:
-    """A prompting whose tokens are characters."""
-
-    family = FAMILIES["instruct"]
-
-    def apply(self, task, history=(), raw=False):
-        task.input_tokens = self.encode(task.input_str)
-
-    def is_open(self, prompt, family=None):
-        return None
-
-    def family_behind(self, prompt):
-        return self.family
-
-    def encode(self, text):
-        return list(map(ord, text))
-
-    def decode(self, token_ids):
-        return "".join(map(chr, token_ids))
 
 
 class Faulty(ScriptedWorker):

@@ -18,42 +18,13 @@ from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, NoOutputError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.families import FAMILIES
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LAYER_EXIT, BranchTask, LayerExit, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note, token_counts_of
+from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.testing import ScriptedWorker
-
-END = 0  # ends a text, and has none
-
-
-class Characters:
-    """A prompting whose tokens are characters, as a ScriptedWorker's are."""
-
-    family = FAMILIES["instruct"]
-
-    def apply(self, task, history=(), raw=False):
-        task.input_tokens = self.encode(task.input_str)
-
-    def is_open(self, prompt, family=None):
-        return None
-
-    def family_behind(self, prompt):
-        return self.family
-
-    def encode(self, text):
-        return list(map(ord, text))
-
-    def decode(self, token_ids):
-        return "".join(chr(token) for token in token_ids if token != END)
-
-
-class Entry:
-    """One reported token, as workers report them."""
-
-    def __init__(self, logprob):
-        self.logprob = logprob
+from tests.controllers.tree.characters import END, Characters
 
 
 class Writer(ScriptedWorker):
@@ -77,7 +48,7 @@ class Writer(ScriptedWorker):
         task.output_tokens, task.output_str = ids, "".join(chr(i) for i in ids if i != END)
         task.finish_reason = "stop" if ids[-1] == END else "length"
         if task.num_logprobs:
-            task.logprobs = [{token: Entry(math.log(probability))} for token in ids]
+            task.logprobs = [{token: TokenLogprob(math.log(probability))} for token in ids]
         note(task, counts=TokenCounts(len(ids), len(task.input_tokens)))
 
     async def _generate(self, task):
@@ -475,7 +446,7 @@ def test_verdicts_need_a_tokenizer():
     class Texts(ScriptedWorker):
         async def _generate(self, task):
             status = await super()._generate(task)
-            task.logprobs = [{token: Entry(-0.1)} for token in task.output_tokens]
+            task.logprobs = [{token: TokenLogprob(-0.1)} for token in task.output_tokens]
             return status
 
         task_handlers = {GenerationTask: _generate}  # noqa: RUF012

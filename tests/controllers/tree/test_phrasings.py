@@ -3,48 +3,32 @@
 import pytest
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.controllers.tree.beginnings import phrased, templates_of
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.families import FAMILIES
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch
 from scaffolding_ext.protocol.meta import TokenCounts, note
-from scaffolding_ext.request.program import Program, Question, enter_program, leave_program
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from tests.controllers.tree.characters import Characters
 
 PHRASINGS = ["{question}", "Well, {question}", "{question} Now!"]
 HINTS = ["A", "B", "C"]
 WORDS = ["<Why?>", "<Well, Why?>", "<Why? Now!>"]  # as they are rendered
 
 
-class Brackets:
-    """A prompting whose tokens are characters, and whose template is a pair of brackets."""
-
-    family = FAMILIES["instruct"]
+class Brackets(Characters):
+    """A template that is a pair of brackets."""
 
     def apply(self, task, history=(), raw=False):
         if not raw:
             task.input_str = f"<{task.input_str}>"
-        task.input_tokens = self.encode(task.input_str)
-
-    def is_open(self, prompt, family=None):
-        return None
-
-    def family_behind(self, prompt):
-        return self.family
-
-    def encode(self, text):
-        return list(map(ord, text))
-
-    def decode(self, token_ids):
-        return "".join(map(chr, token_ids))
+        super().apply(task)
 
 
 def text(ids):
@@ -166,14 +150,6 @@ def test_children_stand_behind_the_words_that_their_parent_read(stays, first, se
     assert [branch[:-1] for branch in verified(worker, 1)] == [f"{WORDS[first]}AAAA"] * 2 + [f"{WORDS[second]}BBBB"]
 
 
-def test_a_worker_without_branches_is_sent_a_request_on_each_phrasing(events):
-    worker = Requests()
-    result = asked(worker, scorer={"type": "verdict", "args": {"weighs_confidence": False}})
-    written = [text(task.input_tokens) for task in of_type(worker, GenerationTask)]
-    assert written == [words + hint for words, hint in zip(WORDS, HINTS, strict=True)]
-    assert events(result, "fallback")[0]["task"] == "BranchTask"
-
-
 def test_phrasings_make_branches_differ_unless_a_gate_may_undo_them():
     worker = Sharer()
     asked(worker, {"hints": None})
@@ -221,21 +197,6 @@ def test_a_stack_whose_worker_compares_no_hidden_states_is_refused():
 def test_a_raw_prompt_has_no_question_to_put_in_other_words():
     with pytest.raises(ConfigError, match="the prompt is raw: leave phrasings out"):
         asked(Sharer(), raw=True)
-
-
-def test_only_the_requests_own_prompt_is_put_in_other_words():
-    program = Program()
-    program.question = Question("Why?", prompting=Brackets())
-    enter_program(program)
-    try:
-        wording = phrased(GenerationTask.create_from_prompt("<Why?>"), "{question} {Now}")
-        assert (wording.input_str, text(wording.input_tokens)) == ("<Why? {Now}>",) * 2
-        with pytest.raises(ConfigError, match="more than the request's prompt: leave phrasings out"):
-            phrased(GenerationTask.create_from_prompt("<Why?>Because"), "So {question}")
-    finally:
-        leave_program()
-    assert phrased(GenerationTask.create_from_prompt("Why?"), "So {question}").input_str == "So Why?"  # no prompting
-    assert templates_of(None) == ()
 
 
 @pytest.mark.parametrize("least_similarity", [-1.0, 1.0])

@@ -1,8 +1,5 @@
 """DeepConf: who votes, what a vote weighs, and where an unsure trace is stopped."""
 
-import math
-from typing import NamedTuple
-
 import pytest
 
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
@@ -11,12 +8,8 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import Purpose
+from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
-
-
-class Entry(NamedTuple):
-    logprob: float
 
 
 class Confident(ScriptedWorker):
@@ -31,7 +24,8 @@ class Confident(ScriptedWorker):
         text = next(text for text in self.confidences if text.startswith(task.output_str))
         chosen = self.confidences[text][: len(task.output_tokens)]
         task.logprobs = [
-            {token: Entry(-value), -1: Entry(-value)} for token, value in zip(task.output_tokens, chosen, strict=True)
+            {token: TokenLogprob(-value), -1: TokenLogprob(-value)}
+            for token, value in zip(task.output_tokens, chosen, strict=True)
         ]
 
     async def _generate_too(self, task):
@@ -86,7 +80,7 @@ def test_online_an_unsure_trace_is_stopped_where_its_group_falls_below_the_warm_
     assert result.program.ledger.by_purpose[Purpose.DISCARDED].decoded == event["num_decoded"][2]
 
 
-@pytest.mark.parametrize("check_every", [1, 2, 5, 64])
+@pytest.mark.parametrize("check_every", [1, 5, 64])
 def test_where_a_trace_is_stopped_does_not_depend_on_how_often_it_is_looked_at(check_every):
     texts = [trace(0, "1", 4.0), trace(1, "2", 6.0), trace(2, "1", *[9.0] * 6, 0.0), trace(3, "2", 6.5)]
     result, _ = vote(*texts, mode="online", warm_up_sample_num=2, keep_share=0.5, check_every=check_every)
@@ -100,33 +94,12 @@ def test_online_it_draws_no_more_once_the_votes_agree():
     assert (result.answer, result.exit_reason, event["num_samples"]) == ("7", "certain", 2)
 
 
-def test_without_log_probabilities_it_is_an_error_that_says_so():
-    class Bare(ScriptedWorker):
-        pass
-
-    with (
-        ScaffoldingLlm(DeepConfController(2), {"generation": Bare("no")}) as llm,
-        pytest.raises(Exception, match="returned no log-probabilities, though num_logprobs is 20"),
-    ):
-        llm.generate("Question")
-
-
 def test_a_worker_that_gives_too_few_is_refused_when_the_stack_is_built():
     class Few(ScriptedWorker):
         max_num_logprobs = 5
 
     with pytest.raises(ConfigError, match=r"Few reports .* at most 5 tokens .* top_k=5"):
         ScaffoldingLlm(DeepConfController(2), {"generation": Few("no")})
-
-
-@pytest.mark.parametrize("mode", ["offline", "online"])
-def test_it_runs_on_the_embedded_model(mode):
-    controller = DeepConfController(4, mode, warm_up_sample_num=2, group_size=16, max_tokens=40, family="tinylm")
-    with ScaffoldingLlm(controller, {"generation": HuggingFaceWorker("tinylm/draft")}, seed=0) as llm:
-        result = llm.generate("Start with 5. Apply a+3,b-2. Find the total.")
-    event = next(event for event in result.program.trace if event["event"] == "vote")
-    assert all(0 <= weight < math.inf for weight in event["weights"])
-    assert any(weight > 0 for weight in event["weights"]) or result.answer is None
 
 
 @pytest.mark.parametrize(

@@ -79,19 +79,6 @@ def test_seeds_and_branches_depend_on_the_index_not_on_the_round(rounds):
     assert all(note[3] == {"temperature": 0.5} for note in notes)
 
 
-def test_without_a_seed_the_workers_own_randomness_holds():
-    notes = []
-    with ScaffoldingLlm(Rounds(Reading(notes), (2,)), {"generation": ScriptedWorker("x")}) as llm:
-        llm.generate("Question")
-    assert [note[0] for note in notes] == [None, None]
-
-
-def test_each_sample_has_a_ledger_of_its_own():
-    result, _ = request(Rounds(Reading([]), (1, 2)))
-    assert samples_of(result)["decoded"] == [len("an answer")] * 3
-    assert result.program.ledger.total.decoded == 3 * len("an answer")
-
-
 def test_what_is_discarded_is_moved_once():
     result, _ = request(Rounds(Reading([]), (3,), discard=(0, 2)))
     counts = result.program.ledger.by_purpose

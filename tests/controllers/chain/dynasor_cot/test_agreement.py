@@ -62,14 +62,8 @@ def test_it_exits_exactly_when_the_last_answers_agree(
 @pytest.mark.parametrize(
     ("responses", "stops_at"),
     [
-        (["5}", "5}", "5}"], 30),
         (["0.5}", "\\frac12}", "1/2}"], 30),
-        (["5}", "6}", "6}", "6}"], 40),
-        (["5}", "5}", "6}", "5}", "5}", "5}"], 60),
-        (["}", "}", "}"], None),
-        (["5", "5", "5"], None),
         (["5}", "5} wait", "5}", "5}"], None),
-        (["5}", "5}", "5} Okay"], None),
         (["x+1}", "1+x}", "x+1}"], None),  # not known to be equal
         (["I know}", "I know}", "I know}"], 30),
     ],
@@ -87,12 +81,8 @@ def test_agreement(mode, responses, stops_at, ask, dynasor, events):
         ("5} I know, it is denoted", {"hedge_match": "substring"}, True),
         ("5} no", {}, True),
         ("5} NO!", {}, True),
-        ("5} hold.", {}, True),
-        ("5} maybe", {}, False),
         ("5} maybe", {"hedge_words": ["maybe"]}, True),
-        ("5} no", {"hedge_words": ["maybe"]}, False),
         ("5} no", {"hedge_words": []}, False),
-        ("5} a.b", {"hedge_words": ["a.b"]}, True),
         ("5} axb", {"hedge_words": ["a.b"]}, False),
     ],
 )

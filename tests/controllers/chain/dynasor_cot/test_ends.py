@@ -52,7 +52,7 @@ def test_at_the_end_of_the_budget_an_answer_is_forced_out_of_open_thinking(
     assert worker.tasks[-1].input_str == PROMPT + ENDLESS[:35] + FAMILY.close
 
 
-@pytest.mark.parametrize("cut", [21, 30, 36, 38, 40, 42, 45])
+@pytest.mark.parametrize("cut", [21, 38, 45])
 def test_at_the_end_of_the_budget_a_closed_chain_is_not_closed_again(mode, cut, ask, dynasor):
     chain = "0123456789ab</think>\nThe answer is \\boxed{123456789}."
     result, worker = ask(dynasor(mode, max_tokens=cut), chain, ["1}", "123456789}"])
@@ -73,15 +73,6 @@ def test_where_even_force_gives_no_answer_there_is_none(mode, ask, dynasor, even
     result, _ = ask(dynasor(mode, max_tokens=35), ENDLESS, [])
     assert (result.outputs[0].text, result.answer, result.exit_reason) == (ENDLESS[:35], None, "length")
     assert events(result, "force")[0]["answer"] is None
-
-
-@pytest.mark.parametrize(
-    ("chain", "probes"), [(ENDLESS, ["5}"] * 3), (ENDLESS, ["5}"]), (ENDLESS, []), (NATURAL, []), ("", [])]
-)
-def test_the_output_never_contains_the_prompt(mode, chain, probes, ask, dynasor):
-    result, _ = ask(dynasor(mode, max_tokens=60), chain, probes)
-    assert PROMPT not in result.outputs[0].text
-    assert result.exit_reason in ("certain", "end", "length")
 
 
 @pytest.mark.parametrize(("mode", "num_discarded"), [("stream", 0), ("chunk", 10), ("chunk_in_turn", 0)])

@@ -88,15 +88,6 @@ def test_the_urn_holds_weights() -> None:
     assert found == pytest.approx(overtaken, abs=4 * math.sqrt(overtaken / num_drawn))
 
 
-def test_a_heavy_vote_stops_earlier_and_a_light_one_later() -> None:
-    rule, classes = LeaderChange(miss=0.1), [0, 0, 1, 0]
-    plain, heavy, light = (
-        rule.num_more(Votes(classes, 12, weights=weights))
-        for weights in (None, [4.0, 4.0, 0.1, 4.0], [1.0, 1.0, 3.0, 1.0])
-    )
-    assert heavy == 0 < plain < light
-
-
 def test_samples_without_an_answer_count_as_the_rest_of_the_urn() -> None:
     """A sample without an answer may weigh nothing: that tells nothing of the others' unit."""
     assert weighted([0, -1, 0, -1], [0.5, 0.0, 0.5, 0.0], 4) == weighted([0, -1, 0, -1], [0.5, 9.0, 0.5, 9.0], 4)
@@ -109,18 +100,6 @@ def test_a_tie_of_weights_is_won_by_the_first_answer() -> None:
     first, second = Rival(0.3, True), Rival(0.3, False)
     assert overtake_probability(0.1 + 0.2, first, 4, 0, 1.0) == 1.0
     assert overtake_probability(0.1 + 0.2, second, 4, 0, 1.0) == 0.0
-
-
-def test_a_duel_is_exact() -> None:
-    """Two classes and next to no chance of a third: the beta-binomial tail."""
-    lead, votes, num_remaining = 4, 2, 5
-    found = overtake_probability(lead, Rival(votes, False), lead + votes, num_remaining, 1e-9)
-    tail = 0.0
-    for more in range(num_remaining + 1):
-        if votes + more > lead + num_remaining - more:
-            beta = math.gamma(votes + more) * math.gamma(lead + num_remaining - more) / math.gamma(11)
-            tail += math.comb(num_remaining, more) * beta * math.gamma(6) / (math.gamma(4) * math.gamma(2))
-    assert found == pytest.approx(tail, rel=1e-6)
 
 
 def test_without_a_miss_it_is_curtailment() -> None:
