@@ -7,17 +7,16 @@ import sys
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.described import description, kinds
 
-_TOLD = ("native", "LeaderChange")
 _HEAD = """# Stack files
 
-`make pages` writes this page from the code. A stack file is YAML 1.2. It names a controller and its workers, and says
-how they run. `scaffolding-ext run`, `eval`, `check` and `serve` take a file, one that ships with the package
-(`configs:majority_vote`), or [a recipe for a model](models.md).
+A stack file is YAML 1.2. It names a controller and its workers, and says how they run. `scaffolding-ext run`, `eval`,
+`check` and `serve` take a file, one that ships with the package (`configs:majority_vote`), or
+[a recipe for a model](models.md). `make pages` writes this page from the code.
 
 | command | prints |
 |---|---|
 | `scaffolding-ext stacks` | the stacks that ship with the package |
-| `scaffolding-ext stacks majority_vote` | the file of one, with its comments: a file of yours begins with it |
+| `scaffolding-ext stacks majority_vote` | the file of one, with its comments, to begin with |
 | `scaffolding-ext stacks keys`, `scaffolding-ext stacks evaluation` | every key of a stack file, or a section's |
 | `scaffolding-ext stacks MajorityVoteController` | a type, and its arguments |
 | `scaffolding-ext stacks "stopping rules"` | the types of a kind |
@@ -26,15 +25,13 @@ Every key and argument is checked before a model is loaded; an error names the k
 them: `--set controller.args.chunk_size=64`.
 
 **A component** (a controller, a worker, a rule, ...) is a `type`, a name of this page or `package.module:Class`, and
-its `args`, which may hold components, too. A rule, scorer or other small part without arguments may be a name alone.
+its `args`, which may hold components, too. A small part without arguments may be only a name.
 `{$ref: NAME}` is a live object that Python gives.
-
-**Arguments.** `name = 8192` has a default; a name without one is needed.
 """
 
 
 def page() -> str:
-    parts = [_HEAD, *(f"```console\n$ scaffolding-ext stacks {name}\n{description(name)}\n```\n" for name in _TOLD)]
+    parts = [_HEAD, f"```console\n$ scaffolding-ext stacks native\n{description('native')}\n```\n"]
     parts += ["## Keys\n", "| key | |\n|---|---|"]
     parts += [f"| `{name}` | {field.description} |" for name, field in StackConfig.model_fields.items()]
     for plural, known in kinds().items():

@@ -30,7 +30,7 @@ def test_the_commands_take_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     stack, types = blocks("yaml")
     Path("types.yaml").write_text(types, encoding="utf-8")
     sweep, commands = blocks("bash")
-    lines = commands.splitlines()
+    lines = commands.replace("\\\n", " ").splitlines()
     assert [shlex.split(line)[:2] for line in lines] == [["scaffolding-ext", "plan"]] * 3
     for line in lines:
         result = CliRunner().invoke(main, shlex.split(line)[1:])
