@@ -77,7 +77,7 @@ vllm: $(VENV)/.installed $(VLLM)/.installed
 	time SCAFFOLDING_VLLM=$(VLLM)/bin/vllm OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests/integration/test_vllm.py tests/integration/test_vllm_tools.py
 
 dist:
-	rm -rf dist $(VENV)/dist
+	rm -rf dist $(VENV)/dist scaffolding_ext.egg-info  # a list of files that an earlier build left would be read again
 	$(PYTHON) -m venv $(VENV)/dist
 	$(VENV)/dist/bin/python -m pip install --quiet build twine
 	$(VENV)/dist/bin/python -m build
