@@ -1,6 +1,6 @@
 # make demo    the main job on the embedded models: plain chains, cuts, DynasorCoT and votes, side by side
 # make test    the test suite; one thread an operation, since several are slower wherever other work shares the cores
-# make check   format, lint, types and tests: what CI runs
+# make check   format, lint, types, tests, and the pages beside the kept results: what CI runs
 # make oldest  on Python 3.10 (OLDEST), without torch: every module imports, and rooms that need no torch are tested
 # make docs    the site, in build/site; a link that leads nowhere is an error
 # make pages   the pages that are written from the code, and those with figures, from their templates in docs/_pages
@@ -28,7 +28,7 @@ SOURCES := scaffolding_ext controllers workers configs tests benchmarks docs exa
 SHELL := /bin/bash
 export TIMEFORMAT := took %0R s, %0U s of CPU
 
-.PHONY: demo test lint types check oldest figures format docs pages resolve vllm dist clean
+.PHONY: demo test lint types evidence check oldest figures format docs pages resolve vllm dist clean
 
 demo: $(VENV)/.installed
 	time $(BIN)/python -m benchmarks.studies.demo --num_problems 120
@@ -44,7 +44,10 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing/api.py
 
-check: lint types test
+evidence: $(VENV)/.installed
+	time $(BIN)/python -m benchmarks.check
+
+check: lint types evidence test
 
 oldest: $(VENV)-oldest/.installed
 	time OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -q $(OF_OLDEST)

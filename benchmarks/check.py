@@ -1,12 +1,13 @@
 """Every figure on every page is in a file, and every file bears its figures out.
 
-    python -m benchmarks.check            says what is wrong, and exits with 1 if anything is
-    python -m benchmarks.check --write    renders the pages first, as `make pages` does, and computes a hundredth again
+    python -m benchmarks.check              says what is wrong, and exits with 1 if anything is
+    python -m benchmarks.check --write      renders the pages first, as `make pages` does
+    python -m benchmarks.check --every 1    computes every interval again, not one of fifty: minutes
 
 A page with figures is what its template gives (`benchmarks._lib.pages`). Each file has to say on which commit it was
 measured. That commit is of this history, and its tree was clean. The file has at most 300 kB, its intervals come out of
 its own columns once more, a page quotes it, and a page prints its bars. The check names what failed its bar, and the
-intervals whose values were not kept. `--stale` lists the files whose code has changed since.
+intervals whose values were not kept.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
@@ -35,7 +35,6 @@ from benchmarks._lib.pages import (
 )
 
 MOST_BYTES = 300_000
-CODE = ("controllers", "workers", "scaffolding_ext")  # what a study runs; models lie in the last
 
 
 def results() -> list[str]:
@@ -92,39 +91,23 @@ def faults(every: int = 1) -> list[Fault]:
     return found + [fault for name in results() for fault in faults_of_result(name, quoted | barred, every, barred)]
 
 
-def changed_since(document: dict[str, Any]) -> list[str]:
-    """The folders of code that differ from those that a result ran; all of them if its commit is not at hand."""
-    setting = document.get("setting", {})
-    commit = str(setting.get("on_main") or setting.get("commit") or "").replace("-dirty", "")
-
-    def tree(revision: str, folder: str) -> str:
-        command = ("git", "rev-parse", "--verify", "--quiet", f"{revision}:{folder}")
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-
-    return [folder for folder in CODE if not commit or tree(commit, folder) != tree("HEAD", folder)]
-
-
 @click.command(help=__doc__, epilog="Example: python -m benchmarks.check --write")
 @click.option("--write", is_flag=True, help="Render the pages from their templates first.")
-@click.option("--stale", is_flag=True, help="List the results whose code has changed since they were measured.")
-def main(write: bool, stale: bool) -> None:
+@click.option("--every", type=click.IntRange(1), default=50, show_default=True, help="Compute one interval of so many.")
+def main(write: bool, every: int) -> None:
     if write:
         for place, path in templates():
             text, page = rendered(path.read_text(encoding="utf-8")), ROOT / place
             if not page.exists() or page.read_text(encoding="utf-8") != text:
                 page.write_text(text, encoding="utf-8")
                 print(f"written: {place}")
-    if stale:
-        for name in results():
-            changed = changed_since(result(name))
-            print(f"{name}: {'changed since: ' + ', '.join(changed) if changed else 'of this code'}")
     for name in results():
         for bar in result(name).get("bars", ()):
             if not bar["holds"]:
                 print(f"{name}: failed its bar: {bar['name']}: {bar['value']:.3g}, and the bar is {bar['bar']:g}")
         if uncomputed(name):
             print(f"{name}: {uncomputed(name)} intervals cannot be computed again: their values were not kept")
-    found = faults(every=100 if write else 1)
+    found = faults(every)
     for fault in found:
         print(f"{fault.place}: {fault.words}")
     print(f"{len(results())} results, {len(found)} faults")

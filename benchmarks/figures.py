@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 import click
 
-from benchmarks._lib.pages import RESULTS, ROOT, result
+from benchmarks._lib.imported import changed_since, imported_by
+from benchmarks._lib.pages import RESULTS, ROOT, commit_of
 from benchmarks._lib.provenance import commit
 from benchmarks._lib.tables import Table, console
-from benchmarks.check import changed_since
 from scaffolding_ext.documents import write_text
 
 STORE = ROOT / "runs" / "figures"
@@ -115,16 +115,23 @@ STUDIES: Mapping[str, Study] = {
 
 
 def is_current(name: str) -> bool:
-    """True if a kept result was measured with today's code."""
-    path = RESULTS / f"{name}.json"
-    return path.exists() and not changed_since(result(name))
+    """True if nothing that its study imports has changed since a kept result was measured."""
+    if not (RESULTS / f"{name}.json").exists():
+        return False
+    changed = changed_since(commit_of(name))
+    return changed is not None and not changed & imported_by(module_of(name))
+
+
+def module_of(name: str) -> str:
+    """The module that measures a result."""
+    return f"benchmarks.{shlex.split(STUDIES[name].command)[0]}"
 
 
 def command_of(name: str, data: Path | None, base_url: str | None = None) -> list[str] | None:
     """The command that measures a result; None if it reads a file or asks a server that is not at hand."""
     study = STUDIES[name]
-    module, *options = shlex.split(study.command)
-    command = [sys.executable, "-m", f"benchmarks.{module}", *options, "--json"]
+    _, *options = shlex.split(study.command)
+    command = [sys.executable, "-m", module_of(name), *options, "--json"]
     if (study.reads and data is None) or (study.on_server and base_url is None):
         return None
     for option, file in study.reads:

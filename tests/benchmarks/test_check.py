@@ -147,5 +147,5 @@ def test_no_page_has_a_comment() -> None:
 
 
 def test_pages_and_results_have_no_fault() -> None:
-    """The command computes every interval again; here it is one of a hundred."""
+    """The command computes more of the intervals again; here it is one of a hundred."""
     assert check.faults(every=100) == []
