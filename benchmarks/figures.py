@@ -30,6 +30,7 @@ from benchmarks._lib.tables import Table, console
 from scaffolding_ext.documents import write_text
 
 STORE = ROOT / "runs" / "figures"
+PICTURES = ROOT / "docs" / "results"
 SAMPLES = ("qwen25_1p5b_math500_samples.jsonl", "r1_distill_8b_math500_draft_only.jsonl.gz")
 RUNS = "r1_distill_8b_math500_draft_target.jsonl.gz"
 RECORDED = (
@@ -141,7 +142,7 @@ def command_of(name: str, data: Path | None, base_url: str | None = None) -> lis
     if study.on_server:
         command += ["--base_url", str(base_url)]
     if study.draws:
-        command += ["--plot_path", str(RESULTS / f"{name}.png")]
+        command += ["--plot_path", str(PICTURES / f"{name}.png")]
     return command
 
 

@@ -15,7 +15,7 @@ import click
 ROOT = Path(__file__).parents[2]
 DATA = click.Path(exists=True, dir_okay=False, path_type=Path)  # an option of a file that is read
 PLACE = click.Path(path_type=Path)  # an option of where something is kept or drawn
-PAGES = (":(exclude,glob)benchmarks/results/**", ":(exclude,glob)**/*.md")
+PAGES = (":(exclude,glob)benchmarks/results/**", ":(exclude,glob)docs/results/**", ":(exclude,glob)**/*.md")
 UNTOLD = ("as_json",)
 
 

@@ -18,7 +18,7 @@ from scaffolding_ext.protocol import ControllerGenerator
 class Router(TakeOverRule):
     """Sends a question to the target if its first drafted chunks are strange to the target, otherwise to the draft.
 
-    Chunk scores identify hard questions, not bad chains (benchmarks/results/conformal_replay.md). They are therefore
+    Chunk scores identify hard questions, not bad chains (docs/results/conformal_replay.md). They are therefore
     read once: the mean score of the first chunks decides for all chains, and no later chunk is scored.
 
     Args:

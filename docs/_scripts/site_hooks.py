@@ -1,4 +1,4 @@
-"""Hooks of the site: its plots, examples and stack files come along; links to other files lead to the repository."""
+"""Hooks of the site: its examples and stack files come along; links to other files lead to the repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 HOME = re.findall(r'^HOME = "(.*?)"', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE)[0]
-TAKEN = ("benchmarks/results/*.png", "examples/*", "examples/own_*/*", "configs/*.yaml", "configs/models/*.yaml")
+TAKEN = ("examples/*", "examples/own_*/*", "configs/*.yaml", "configs/models/*.yaml")
 LANGUAGES = {".py": "python", ".sh": "bash"}
 CELL = re.compile(r"<td[^>]*>.*?</td>", re.DOTALL)
 LONG_NAME = re.compile(r"(?<=<code>)[\w./:-]{20,}(?=</code>)")

@@ -64,7 +64,7 @@ def script(name: str) -> Any:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    assert sorted(navigation()) == [str(page.relative_to(DOCS)) for page in PAGES], "add it to nav in mkdocs.yml"
+    assert sorted(navigation()) == sorted(str(page.relative_to(DOCS)) for page in PAGES), "add it to nav in mkdocs.yml"
 
 
 def test_no_link_leads_nowhere() -> None:
