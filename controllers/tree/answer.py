@@ -11,6 +11,7 @@ from scaffolding_ext.controllers.tree.rounds import Rounds, record_selected
 from scaffolding_ext.errors import NoOutputError
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.request.figures import Answers
+from scaffolding_ext.request.program import DEADLINE
 
 MOST_CLOSED = 16  # open leaves with forced answers, if no solution has ended
 
@@ -54,7 +55,14 @@ def choose(run: Run, rounds: Rounds) -> ControllerGenerator:
 def exit_reason(rounds: Rounds, winner: Branch) -> str:
     if rounds.reason == "stopped":
         return "certain"
-    return "end" if winner.is_whole and winner.chain.finish_reason != "length" else "length"
+    return end_of(winner, rounds.is_late)
+
+
+def end_of(winner: Branch, is_late: bool) -> str:
+    reason = winner.chain.finish_reason
+    if is_late or reason == DEADLINE:
+        return DEADLINE
+    return "end" if winner.is_whole and reason != "length" else "length"
 
 
 def record_tree(run: Run, rounds: Rounds, winner: Branch | None) -> None:

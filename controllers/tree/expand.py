@@ -40,7 +40,7 @@ from scaffolding_ext.protocol.relay import relay
 from scaffolding_ext.protocol.task_results import highest_logprobs, output_of, sampled_logprobs
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.registry import controllers
-from scaffolding_ext.request.program import record, seconds_left
+from scaffolding_ext.request.program import DEADLINE, record, seconds_left
 
 # Sampling fields that a BranchTask lacks.
 _NO_FIELD = SAMPLING_FIELDS - {"temperature", "top_p", "top_k", "seed", "max_tokens", "stop"}
@@ -257,7 +257,8 @@ class ControllerExpander(Expander):
             if self._is_missing(piece.output_str):
                 continue
             text, ids, fields = output_of(piece), piece.output_tokens, piece.customized_result_fields
-            reason = "length" if fields.get("exit_reason") == "length" else "stop"
+            given = fields.get("exit_reason")
+            reason = given if given in ("length", DEADLINE) else "stop"
             yield from saw(branch, piece)
             branch.chain.keep(Chunk(text, ids, len(ids or ()), 0, reason), None)
             if branch.to_end or reason != "length" or not (ids or text):

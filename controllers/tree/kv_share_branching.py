@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.run import Run
+from scaffolding_ext.controllers.tree.answer import end_of
 from scaffolding_ext.controllers.tree.branch import Branch
 from scaffolding_ext.controllers.tree.calibration_file import BranchingCalibration
 from scaffolding_ext.controllers.tree.closing import Closings
@@ -115,7 +116,7 @@ class KVShareBranchingController(SearchController):
         run = Run(self, task)
         root = self.root(run, sampling_params)
         branches = [cast("Branch", root.grow(to_end=True)) for _ in range(self.branching_factor)]
-        going = yield from self._share(run, branches)  # one prefix, one BranchTask
+        going, is_late = yield from self._share(run, branches)  # one prefix, one BranchTask
         if len(going) == 1:
             going[0].score = 1.0
         elif self._has_clear_leader(run, going):  # equation 4
@@ -133,11 +134,10 @@ class KVShareBranchingController(SearchController):
         record_selected(going, [winner])
         run.event("answer", answers=[each.answer for each in going], classes=classes, winner=winner.path)
         run.sum_up(nodes=len(branches), answers=Answers([each.answer for each in going], classes))
-        ended = winner.is_whole and winner.chain.finish_reason != "length"
-        closings.write_out(task, winner, "end" if ended else "length")
+        closings.write_out(task, winner, end_of(winner, is_late))
 
     def _share(self, run: Run, branches: list[Branch]) -> ControllerGenerator:
-        """Write the branches behind one prefix; return those that no gate and no deadline has cut."""
+        """Write the branches behind one prefix; return those that no gate cut, nor the deadline, and if it cut any."""
         gate, going, most = self.gates.decode_exit, branches, branches[0].chain.max_tokens
         if gate is not None and len(branches) > 1:
             first = [branch.chain.num_tokens + gate.after for branch in branches]
@@ -152,7 +152,7 @@ class KVShareBranchingController(SearchController):
         going = [branch for branch in going if branch not in late] or going  # if all are late, all stay
         discard(Purpose.CHAIN, sum(branch.chain.num_generated for branch in branches if branch not in going))
         record_branches(going)
-        return going
+        return going, bool(late)
 
     def _has_clear_leader(self, run: Run, branches: Sequence[Branch]) -> bool:
         """Return True if one confidence is at least the skip gate's, and leads by its gap (equation 4)."""

@@ -25,7 +25,7 @@ from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.tasks import KeepKVTask
 from scaffolding_ext.protocol.worker import WorkerTag
 from scaffolding_ext.request.ledger import Ledger, Meter
-from scaffolding_ext.request.program import discard, record
+from scaffolding_ext.request.program import DEADLINE, discard, record
 from scaffolding_ext.request.seeds import derive_seed
 
 SCORE_DIGITS = 4  # significant digits of a score; further ones depend on the other requests in the batch
@@ -268,7 +268,12 @@ class Rounds:
 
 def judge(run: Run, scorer: Scorer, branches: Sequence[Branch]) -> ControllerGenerator:
     """Score branches; return True if the deadline cut that."""
-    if (yield from by_deadline(scorer.score(branches))):
+    try:
+        if (yield from by_deadline(scorer.score(branches))):
+            return True
+    except NoOutputError:  # a branch that its writer cut at the deadline may lack what scores read
+        if all(branch.chain.finish_reason != DEADLINE for branch in branches):
+            raise
         return True
     layers = Counter(f"layer {branch.exit_layer}" for branch in branches if branch.exit_layer is not None)
     if layers:

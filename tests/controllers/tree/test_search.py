@@ -509,7 +509,7 @@ def test_a_step_that_stalls_is_cancelled_at_the_deadline_and_the_best_of_the_lev
     assert len(late["paths"]) == 4
     values = dict(zip(*(events(result, "select")[0][name] for name in ("paths", "values")), strict=True))
     assert tree["winner"] == max(values, key=values.get)  # one of those whose children were late
-    assert (result.outputs[0].answer, result.exit_reason) == ("9", "length")
+    assert (result.outputs[0].answer, result.exit_reason) == ("9", "deadline")
     assert result.program.ledger.num_unmetered_tasks == 2
 
 
@@ -546,6 +546,20 @@ def test_what_was_done_beside_a_stalled_branch_counts(monkeypatch, events):
     assert tree_of(result)["num_leaves"] == 3
 
 
+def test_a_branch_that_its_writer_cut_at_the_deadline_answers_though_nothing_can_score_it(events):
+    class Hurried(NativeGenerationController):
+        def process(self, tasks, **kwargs):
+            yield from super().process(tasks, **kwargs)
+            tasks[0].customized_result_fields["exit_reason"] = "deadline"
+            tasks[0].logprobs = None  # as a forced answer leaves it
+
+    strategy = {"type": "BestOfN", "args": {"num_samples": 3}}
+    result = searched(SearchController(strategy, expander=Hurried({"temperature": 0.7})), Plain())
+    assert events(result, "branches")[0]["finish_reasons"] == ["deadline"] * 3
+    assert (result.outputs[0].answer is not None, result.exit_reason) == (True, "deadline")
+    assert tree_of(result)["reason"] == "budget"
+
+
 @pytest.mark.parametrize(
     "controller",
     [SearchController("Beam"), KVShareBranchingController(4), KVShareBranchingController(4, scorer="verdict")],
@@ -554,7 +568,7 @@ def test_where_the_first_step_stalls_the_answer_is_forced_out_of_the_question(mo
     worker = Stepper(before=Stalls(lambda task: type(task) is BranchTask))
     near_deadline(monkeypatch, lambda: True)
     result = searched(controller, worker)
-    assert (result.outputs[0].answer, result.exit_reason) == ("9", "length")
+    assert (result.outputs[0].answer, result.exit_reason) == ("9", "deadline")
 
 
 def test_where_everything_stalls_the_search_says_that_it_wrote_nothing(monkeypatch):
