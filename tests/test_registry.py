@@ -167,13 +167,6 @@ def test_parts_among_the_arguments_are_built_first_by_their_own_registry(things:
     assert things.build({"type": "holder", "args": {"inner": {"type": "three"}}}).inner == Fraction(0)
 
 
-def test_references_stand_for_live_objects(things: Registry) -> None:
-    given = {"type": "plain", "args": {"inner": {"$ref": "mine"}}}
-    assert things.build(given, references={"mine": READY}).inner is READY
-    with pytest.raises(ConfigError, match=r"^it\.args\.inner: unknown reference 'mine'"):
-        things.build(given, "it")
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

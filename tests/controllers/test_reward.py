@@ -1,6 +1,5 @@
 """Rewards: P(yes) of a solution and of its steps, checks, log-probabilities, and best of N by them."""
 
-import asyncio
 import math
 
 import pytest
@@ -18,9 +17,7 @@ from scaffolding_ext.protocol import GenerationTask, RewardTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.task_results import TokenLogprob
-from scaffolding_ext.protocol.tasks import ScoreTask
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 
 SOLUTIONS = (r"2+2=4\boxed{4}", r"2+2=5\boxed{5}", r"2+2=3\boxed{3}")
 
@@ -245,33 +242,6 @@ def test_the_score_is_the_geometric_mean_of_the_sampled_tokens_probabilities(pro
     worker = Sure(prompting, [("1", -0.1), ("2", -0.5)], [("3", -2.0)])
     result = best_by_itself(worker, 2, prompting, reward="mean_logprob")
     assert event(result, "best_of_n")["scores"] == pytest.approx([math.exp(-0.3), math.exp(-2.0)])
-
-
-def test_the_mean_log_probability_is_that_of_the_sample_under_its_model():
-    """On a real model: the same figure as when it scores the finished samples."""
-    worker = HuggingFaceWorker("tinylm/draft")
-    native = NativeGenerationController({"max_tokens": 40, "temperature": 0.7})
-    controller = BestOfNController(native, default_sample_num=3, reward="mean_logprob")
-    samples = []
-    with ScaffoldingLlm(controller, {"generation": worker}, seed=1, owns_workers=True) as llm:
-        original = worker.run_task
-
-        async def run_task(task):
-            samples.append(task)
-            return await original(task)
-
-        worker.run_task = run_task
-        scores = event(llm.generate("Start with 5. Apply a+3,b-2. Find the total."), "best_of_n")["scores"]
-        asked = [ScoreTask(input_tokens=task.input_tokens, continuation_tokens=task.output_tokens) for task in samples]
-
-        async def ask():
-            for task in asked:
-                await original(task)
-
-        asyncio.run(ask())
-    assert len(samples) == 3
-    means = [math.exp(sum(task.logprobs) / len(task.logprobs)) for task in asked]
-    assert sorted(scores) == pytest.approx(sorted(means), abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,3 @@ def test_the_texts_are_those_of_generate(name: str) -> None:
 def test_an_attention_that_the_worker_lacks_is_refused(kind: str) -> None:
     with pytest.raises(ConfigError, match=r"^model: is .*choose another model"):
         HuggingFaceWorker(network(kind, {}), tokenizer=tokenizer(), max_seq_len=128)
-
-
-def test_there_are_54() -> None:
-    assert len(CASES) == 54

@@ -24,8 +24,6 @@ pytest.importorskip("gguf")
 from scaffolding_ext import (
     DynasorCoTController,
     HuggingFaceWorker,
-    MajorityVoteController,
-    NativeGenerationController,
     OpenAIWorker,
     ScaffoldingLlm,
 )
@@ -114,10 +112,6 @@ def dynasor() -> Any:
     )
 
 
-def vote() -> Any:
-    return MajorityVoteController(NativeGenerationController({"temperature": 0.7, "max_tokens": 500}), 4)
-
-
 # ---- llama-server
 
 
@@ -139,23 +133,6 @@ def test_it_is_found_out_by_itself(worker: OpenAIWorker) -> None:
     assert ScoreTask not in worker.task_handlers
 
 
-def test_it_echoes_nothing(server: Any) -> None:
-    """Nor does it say that it cannot: its answer holds what it drew alone."""
-    reply = server.ask("/v1/completions", {"prompt": PROMPT, "echo": True, "logprobs": 1, "max_tokens": 1})
-    assert len(reply["choices"][0]["logprobs"]["content"]) == 1
-
-
-def test_it_reads_texts_as_the_tokenizer_does(server: Any, worker: OpenAIWorker) -> None:
-    texts = [
-        *prompts(),
-        "So 12 + 5  =  17.\n\nThen (17)*3=51, is<3> -4.)\n\n</think>\n\\[ \\boxed{51}.",
-        "naïve 学 😀",
-    ]
-    for given in texts:
-        found = server.ask("/tokenize", {"content": given, "add_special": True, "parse_special": True})
-        assert found["tokens"] == worker._bodies.encode(given, True), given
-
-
 def test_greedy_text_is_that_of_transformers(worker: Worker, reference: Worker) -> None:
     for prompt in prompts():
         there, here = both(worker, reference, input_str=prompt, max_tokens=300)
@@ -173,11 +150,6 @@ def test_token_by_token_in_a_stream_beside_others(worker: Worker, reference: Wor
         assert (task.output_str, task.output_tokens) == (here.output_str, here.output_tokens)
 
 
-def test_a_prompt_of_token_ids(worker: Worker, reference: Worker) -> None:
-    there, here = both(worker, reference, input_str=None, input_tokens=[1, 10, 400, 2, 4, 204], max_tokens=20)
-    assert there.output_tokens == here.output_tokens
-
-
 def test_without_a_budget_it_gets_the_rest_of_the_context(worker: Worker, reference: Worker) -> None:
     there, here = both(worker, reference, max_tokens=None)
     assert (there.finish_reason, there.output_tokens) == ("stop", here.output_tokens)
@@ -191,14 +163,6 @@ def test_stop_strings(worker: Worker, reference: Worker, kind: Callable[..., Any
     run(reference, here)
     assert (there.output_str, there.output_tokens) == (here.output_str, here.output_tokens)
     assert there.finish_reason == "stop"
-
-
-def test_seeds(worker: Worker) -> None:
-    fields = {"temperature": 1.0, "max_tokens": 40}
-    tasks = [generation(**fields, seed=seed) for seed in (7, 7, 8, 9, 10)]
-    run(worker, *tasks)
-    assert tasks[0].output_tokens == tasks[1].output_tokens
-    assert len({tuple(task.output_tokens or ()) for task in tasks}) > 1
 
 
 def test_a_distribution_is_heated_before_it_is_cut(worker: Worker) -> None:
@@ -300,10 +264,3 @@ def test_beside_others_it_decodes_no_more_than_alone(worker: Worker) -> None:
         return [result.program.ledger.total.decoded for result in results]
 
     assert sum(num_decoded(64)) <= 1.15 * sum(num_decoded(1))
-
-
-def test_a_vote_of_four(worker: Worker) -> None:
-    outputs = solves(worker, vote)
-    right = [output.answer == problem.answer for output, problem in zip(outputs, problems(6), strict=True)]
-    assert all(output.answer is not None for output in outputs)
-    assert sum(right) >= 3

@@ -11,8 +11,6 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -273,32 +271,6 @@ def test_a_vote_that_rolls_repeats_and_leaves_the_server_idle(target: Running, w
     assert any(counts.get(Purpose.DISCARDED, TokenCounts()).decoded for counts in ledger)
 
 
-@pytest.mark.parametrize("make", [dynasor, flying], ids=["dynasor", "vote in flight"])
-def test_pieces_of_several_tokens_change_no_text_and_no_count(
-    worker: OpenAIWorker, monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]
-) -> None:
-    """Tokens decoded behind a cancel grow by at most a piece of each chain."""
-
-    def run() -> list[Any]:
-        return results(worker, make(), questions(6))
-
-    def told(found: list[Any]) -> list[Any]:
-        return [(each.answer, each.outputs[0].text, counted(each)) for each in found]
-
-    def counted(result: Any) -> dict[Any, int]:
-        parts = result.program.ledger.by_purpose
-        return {purpose: counts.decoded for purpose, counts in parts.items() if purpose != Purpose.DISCARDED}
-
-    def lost(found: list[Any]) -> int:
-        return sum(each.program.ledger.by_purpose.get(Purpose.DISCARDED, TokenCounts()).decoded for each in found)
-
-    in_pieces = run()
-    monkeypatch.setattr("scaffolding_ext.workers.openai.requests._MOST_INTERVAL", 1)
-    singly = run()
-    assert told(in_pieces) == told(singly)
-    assert lost(in_pieces) <= lost(singly) + 64 * 8 * 6
-
-
 def test_closed_streams_count_their_prompts(target: Running, worker: OpenAIWorker) -> None:
     before = metrics(target)
 
@@ -413,20 +385,6 @@ def test_a_required_call_follows_its_schema(worker: OpenAIWorker, name: str | No
     assert call.function.name in own if name is None else call.function.name == name
     assert json.loads(call.function.arguments) == own[call.function.name]
     assert choices[-1].finish_reason == "tool_calls"
-
-
-def test_the_study_counts_by_the_server(target: Running) -> None:
-    """A vote of all samples decodes more than one chain; DynasorCoT's requests find its chain in the prefix cache."""
-    arguments = ("--base_url", target.url, "--model", "target", "--quick", "--json")
-    run = subprocess.run([sys.executable, "-m", "benchmarks.studies.vllm", *arguments], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    figures = json.loads(run.stdout)["figures"]
-    assert figures["one chain beside vote of 8, all samples: decoded tokens"]["high"] < 1
-    hits, none = (
-        figures[f"{name}: prompt tokens from the prefix cache, share"] for name in ("DynasorCoT", "one chain")
-    )
-    assert hits["low"] > none["high"] == 0
-    assert not [name for name in figures if "its_hub" in name]
 
 
 def test_a_restart_costs_time_and_no_samples(tmp_path: Path) -> None:

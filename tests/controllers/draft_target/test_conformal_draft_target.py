@@ -512,17 +512,6 @@ def test_calibration_chains_go_on_in_step_and_are_ranked_among_the_others() -> N
         assert np.mean(turn.taken_over) == pytest.approx(0.4, abs=0.02)  # ranks among each other: nearly exact
 
 
-def test_a_calibration_file_is_read_as_it_was_written(tmp_path) -> None:
-    made = calibration(NINE, NINE[:2])
-    made.save(tmp_path / "calibration.yaml")
-    assert ConformalCalibration.load(tmp_path / "calibration.yaml") == made
-    (tmp_path / "other.json").write_text('{"version": 2}')
-    with pytest.raises(ConfigError, match=r"other.json is no conformal calibration file of version 1 \(version"):
-        ConformalCalibration.load(tmp_path / "other.json")
-    with pytest.raises(ConfigError, match="cannot read"):
-        ConformalCalibration.load(tmp_path / "missing.json")
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -348,20 +348,6 @@ def test_a_calibration_sets_gates_and_what_is_given_goes_before_it(tmp_path):
         KVShareBranchingController(calibration=path).bind({"generation": worker})
 
 
-def test_a_file_that_is_no_calibration_is_refused(tmp_path):
-    path = tmp_path / "branching.yaml"
-    with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
-        KVShareBranchingController(calibration=path)
-    calibration().save(path)
-    text = path.read_text()
-    path.write_text(text.replace("version: 1", "version: 2"))
-    with pytest.raises(ConfigError, match=r"is no branching calibration file of version 1 .version"):
-        BranchingCalibration.load(path)
-    path.write_text(text.replace("least: 0.75", "least: 2.0"))
-    with pytest.raises(ConfigError, match=r"skip_gate.*at most 1"):
-        BranchingCalibration.load(path)
-
-
 @pytest.mark.parametrize(
     ("arguments", "key", "message"),
     [
@@ -370,35 +356,19 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path):
             "expander.args.hints",
             "choose one of science, mathematics, choice",
         ),
-        ({"expander": worker_with(hints=[1])}, "expander.args.hints", "must be of type"),
         (
             {"expander": worker_with(hints="science", hints_file="nowhere.json")},
             "expander.args.hints_file",
             "nowhere.json",
         ),
-        ({"gates": {"skip": {"least": 2}}}, "gates.skip.least", "at most 1"),
         ({"gates": {"skip": {"most": 2}}}, "gates.skip", "give a mapping of its arguments"),
-        ({"gates": {"skip": 0.7}}, "gates.skip", "give a mapping"),
-        ({"scorer": verdict(layer_exit=0.5)}, "scorer.args.layer_exit", "must be of type LayerExit"),
         ({"gates": {"decode_exit": {"after": 0}}}, "gates.decode_exit.after", "at least 1"),
         ({"scorer": "mean_logprob", "gates": {"skip": True}}, "gates.skip", "needs none"),
-        (
-            {"scorer": {"type": "mean_logprob", "args": {"layer_exit": False}}},
-            "scorer.args.layer_exit",
-            "mean_logprob takes no such argument; it accepts: of",
-        ),
         ({"gates": {"layer_exit": False}}, "gates", "layer_exit is an argument of the scorer verdict"),
-        ({"gates": True}, "gates", "give a mapping of skip and decode_exit"),
         (
             {"scorer": verdict(layer_exit={"min_layer": 2})},
             "scorer.args.layer_exit",
             "give a mapping of its arguments",
-        ),
-        ({"expander": 3}, "expander", r"give a search expander, the name of one \(controller, worker\), or"),
-        (
-            {"scorer": {"type": "controller", "args": {"controller": Longest(), "question": "Right?"}}},
-            "scorer.args.question",
-            "controller takes no such argument",
         ),
         (
             {"gates": {"decode_exit": True}, "expander": Longest()},

@@ -31,7 +31,6 @@ from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note, token_coun
 from scaffolding_ext.protocol.task_results import TokenLogprob
 from scaffolding_ext.protocol.tasks import REWARD, KeepKVTask
 from scaffolding_ext.request.program import Lifetime
-from scaffolding_ext.stack.build import load_stack
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.testing.doubles import Gate
 from scaffolding_ext.workers.checker import CheckWorker
@@ -431,27 +430,6 @@ def test_a_checker_of_the_users_scores_in_a_process_that_is_killed_when_it_hangs
         refused = SearchController(strategy, {"type": "checker", "args": {"overrun": None}})
         with pytest.raises(NoOutputError, match="overran its deadline"):
             searched(refused, workers={"reward": checker}, timeout=120)
-
-
-def test_a_stack_file_says_it_as_python_does():
-    config = {
-        "controller": {
-            "type": "SearchController",
-            "args": {
-                "strategy": {"type": "Rebase", "args": {"width": 4}},
-                "scorer": {"type": "mean_logprob", "args": {"of": "step"}},
-                "selector": {"type": "vote", "args": {"weight": "visits"}},
-                "stop": [{"type": "agreement", "args": {"rule": {"type": "LeaderChange", "args": {"miss": 0.2}}}}],
-                "budget": {"nodes": 30},
-                "steps": {"ends": ["\n\n"], "max_tokens": 50},
-            },
-        },
-        "workers": {"generation": {"type": "ScriptedWorker", "args": {"respond": "so \\boxed{1}"}}},
-    }
-    with load_stack(config) as llm, pytest.raises(NoOutputError, match="log-probabilities"):
-        llm.generate("What?", timeout=30)
-    with pytest.raises(ConfigError, match=r"controller.args.strategy.type: unknown search strategy 'Beem'.*Beam"):
-        load_stack({**config, "controller": {"type": "SearchController", "args": {"strategy": {"type": "Beem"}}}})
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from scaffolding_ext.controllers.budgets.queueing.model import (
     kkt_residual,
     moments,
     objective,
-    objective_of_steps,
     pollaczek_khinchine,
 )
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
@@ -30,7 +29,6 @@ from scaffolding_ext.controllers.budgets.queueing.rounding import best, coordina
 from scaffolding_ext.controllers.budgets.queueing.solvers import (
     SOLVERS,
     best_responses,
-    fixed_point,
 )
 from scaffolding_ext.controllers.budgets.queueing.tasks import Mix, TaskType, UnstableLoadError
 from scaffolding_ext.errors import ConfigError
@@ -285,30 +283,3 @@ def test_types_that_do_not_fit_together() -> None:
         solve([task], 0.1, 30, 1000)
     with pytest.raises(ConfigError, match="with distinct names"):
         solve([task, task], 0.1, 30, 1000)
-
-
-@settings(max_examples=30, deadline=None)
-@given(mixes, st.sampled_from([1.0, -1.0, 7.0]))
-def test_the_worth_of_one_more_token_is_that_of_the_budgets_with_it(mix: Mix, step: float) -> None:
-    budgets = np.floor(fixed_point(mix, np.zeros(len(mix.pi)))) + 10
-    singly = objective(mix, budgets + step * np.eye(len(mix.pi)))
-    found = objective_of_steps(mix, budgets, step)
-    is_served = np.isfinite(singly)
-    assert (np.isfinite(found) == is_served).all()
-    # Sums of n terms err by n roundings of their size; the slack 1 - rho divides what it errs by itself.
-    of = moments(mix, budgets + step * np.eye(len(mix.pi)))
-    slack = np.where(is_served, 1 - mix.arrival_rate * of.first, 1.0)
-    waiting = mix.arrival_rate * of.second / (2 * slack)
-    size = mix.alpha + of.first + waiting * (1 + 1 / slack)
-    bound = 4 * (len(mix.pi) + 4) * np.finfo(float).eps * size
-    assert (np.abs(found[is_served] - singly[is_served]) <= bound[is_served]).all()
-
-
-@settings(max_examples=20, deadline=None)
-@given(mixes)
-def test_a_coordinate_search_by_steps_ends_as_well_as_one_by_whole_budgets(mix: Mix) -> None:
-    budgets, worth = fixed_point(mix, np.zeros(len(mix.pi))), partial(objective, mix)
-    by_steps = coordinate_search(worth, budgets, mix.max_tokens, partial(objective_of_steps, mix))
-    plainly = coordinate_search(worth, budgets, mix.max_tokens)
-    assert worth(by_steps) == pytest.approx(float(worth(plainly)), rel=1e-12)
-    assert worth(by_steps) >= worth(nearest(worth, budgets, mix.max_tokens))
