@@ -93,6 +93,15 @@ def test_the_generator_derives_from_the_next_seed():
     assert program.seeds.generator().random() != expected
 
 
+def test_of_the_time_until_a_deadline_a_twentieth_is_left_for_the_end() -> None:
+    clock = FakeClock(10.0)
+    lifetime = Lifetime(clock)
+    assert lifetime.left is None
+    lifetime.answer_by = 110.0
+    clock.advance(50.0)
+    assert lifetime.left == pytest.approx(45.0)
+
+
 # ---- ledger
 
 

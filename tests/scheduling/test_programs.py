@@ -17,8 +17,24 @@ from scaffolding_ext.errors import ConfigError, RequestError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import ControllerGenerator, ExecutionScope, GenerationTask, current_scope
 from scaffolding_ext.protocol.meta import note
-from scaffolding_ext.request.program import Program, Progress, StepCounts, enter_program, priority_of, record
-from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, LeastAttained, Policy, ShortestRemaining
+from scaffolding_ext.request.program import (
+    Program,
+    Progress,
+    StepCounts,
+    current_program,
+    enter_program,
+    priority_of,
+    record,
+)
+from scaffolding_ext.scheduling import (
+    EarliestDeadline,
+    Fifo,
+    Gang,
+    LeastAttained,
+    LongestPrefix,
+    Policy,
+    ShortestRemaining,
+)
 from scaffolding_ext.stack.build import check_stack, load_stack
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import Gate, ScriptedWorker
@@ -105,6 +121,22 @@ def test_the_host_starts_the_request_first_that_is_wanted_soonest() -> None:
     assert [task.input_str for task in worker.tasks] == ["running", "at once", "soon", "in time", "whenever"]  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="deadline: is 0; it must be above 0"):
         llm.generate_async("x", deadline=0)
+
+
+def test_policies_order_programs_by_what_they_have_and_what_they_still_need() -> None:
+    def vote(num_tokens: int, num_done: int, num_left: int, certaindex: float = 0.0, arrived: float = 0.0) -> Progress:
+        steps = StepCounts("vote", num_done, num_left, certaindex)
+        return Progress(1, arrived, num_tokens=num_tokens, steps=steps, num_cached=num_tokens)
+
+    policy = ShortestRemaining(phi=0.5)
+    assert policy.priority(vote(0, 0, 3)) == 3  # a token a step, as long as nothing is known
+    assert policy.priority(vote(40, 4, 6)) == 60
+    assert policy.priority(vote(40, 4, 6, certaindex=0.75, arrived=1.0)) == 15 + 2
+    policy.learn(vote(50, 0, 1))  # it ended within its first step
+    assert policy.priority(vote(0, 0, 3)) == 150
+    assert policy.priority(vote(40, 4, 5)) == 5 * (40 + 50) / 5
+    assert LeastAttained(phi=0.5).priority(vote(40, 4, 6, arrived=1.0)) == 40 + 2
+    assert LongestPrefix().priority(vote(40, 4, 6)) == -40
 
 
 def test_a_task_of_its_own_priority_keeps_it() -> None:
@@ -266,3 +298,32 @@ def test_a_policy_that_fails_for_one_request_fails_that_request_alone() -> None:
         assert [result.result(30).outputs[0].text for result in others] == ["7"] * 3
     assert len(reported) == 4
     assert all("end-of-request callback" in message for message in reported)
+
+
+# ---- deadlines
+
+
+def seconds_given(task: Any) -> str:
+    """The worker's answer: how long after its arrival the request is wanted, in whole seconds."""
+    program = current_program()
+    assert program is not None
+    return "none" if program.lifetime.deadline is None else f"{program.lifetime.deadline - program.lifetime.began:.0f}"
+
+
+def host(**options: Any) -> ScaffoldingLlm:
+    return ScaffoldingLlm(NativeGenerationController(), {"generation": ScriptedWorker(seconds_given)}, **options)
+
+
+def test_a_request_has_its_own_deadline_or_the_hosts_or_its_time_out() -> None:
+    with host(deadline=10, scheduling=EarliestDeadline()) as llm:
+        given = [{}, {"deadline": 3}, {"timeout": 20}]
+        assert [llm.generate("2+2?", **each).outputs[0].text for each in given] == ["10", "3", "10"]
+    with host() as llm:
+        assert [llm.generate("2+2?", **each).outputs[0].text for each in ({}, {"timeout": 20})] == ["none", "20"]
+
+
+def test_a_stack_file_sets_the_hosts_deadline() -> None:
+    with load_stack(stack(deadline=12.5, scheduling={"type": "EarliestDeadline"})) as llm:
+        assert llm.deadline == 12.5
+    with pytest.raises(ConfigError, match="deadline"):
+        load_config(stack(deadline=0))

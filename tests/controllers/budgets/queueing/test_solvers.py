@@ -22,6 +22,7 @@ from scaffolding_ext.controllers.budgets.queueing.model import (
     kkt_residual,
     moments,
     objective,
+    objective_of_steps,
     pollaczek_khinchine,
 )
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
@@ -283,3 +284,11 @@ def test_types_that_do_not_fit_together() -> None:
         solve([task], 0.1, 30, 1000)
     with pytest.raises(ConfigError, match="with distinct names"):
         solve([task, task], 0.1, 30, 1000)
+
+
+@pytest.mark.parametrize("step", [1.0, -1.0, 7.0])
+def test_the_worth_of_one_more_token_is_that_of_the_budgets_with_it(step: float) -> None:
+    mix = mix_of(3, 4)
+    budgets = np.floor(SOLVERS["fixed_point"](mix, np.zeros(4))) + 10
+    singly = [objective(mix, budgets + change) for change in step * np.eye(4)]
+    assert objective_of_steps(mix, budgets, step) == pytest.approx(singly, rel=1e-9)
