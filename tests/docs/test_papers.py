@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from scaffolding_ext import plain_yaml
 from scaffolding_ext.evaluation.run.datasets import HUB_DATASETS, load_dataset
 from scaffolding_ext.evaluation.run.scoring import score
@@ -37,20 +35,16 @@ PUBLISHED: dict[str, tuple[dict[str, Any], str, str]] = {  # a row, a right answ
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_line_loads_its_rows(name: str, tmp_path: Path) -> None:
-    given = plain_yaml.parse(LINES[name], name)["dataset"]
-    given = given if isinstance(given, dict) else {"source": given}
-    hub = str(given.pop("source")).removeprefix("hf:")
-    given.pop("subset", None)
-    if hub in HUB_DATASETS:
-        given["format"] = HUB_DATASETS[hub].format
-    row, right, wrong = PUBLISHED[name]
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    (sample,) = load_dataset(tmp_path / "rows.jsonl", **given)
-    assert score(right, sample.target).correct
-    assert not score(wrong, sample.target).correct
-
-
-def test_the_rows_of_the_table_are_tried_or_drawn() -> None:
+def test_every_line_loads_its_rows(tmp_path: Path) -> None:
     assert LINES.keys() - PUBLISHED.keys() == {"Game of 24"}
+    for name, (row, right, wrong) in PUBLISHED.items():
+        given = plain_yaml.parse(LINES[name], name)["dataset"]
+        given = given if isinstance(given, dict) else {"source": given}
+        hub = str(given.pop("source")).removeprefix("hf:")
+        given.pop("subset", None)
+        if hub in HUB_DATASETS:
+            given["format"] = HUB_DATASETS[hub].format
+        (tmp_path / "rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
+        (sample,) = load_dataset(tmp_path / "rows.jsonl", **given)
+        assert score(right, sample.target).correct, name
+        assert not score(wrong, sample.target).correct, name

@@ -6,8 +6,6 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import scaffolding_ext
 from scaffolding_ext import load_config
 from scaffolding_ext.controllers.chain.probing import ProbeSchedule
@@ -32,16 +30,14 @@ def default_of(function: Any, argument: str) -> Any:
     return inspect.signature(function).parameters[argument].default
 
 
-@pytest.mark.parametrize(("controller", "argument", "of_class", "of_stack"), rows())
-def test_settings_are_those_of_the_class_and_of_the_stack(
-    controller: str, argument: str, of_class: str, of_stack: str
-) -> None:
-    default = default_of(getattr(scaffolding_ext, controller), argument)
-    if default is None and argument == "chunk_size":
-        default = default_of(ProbeSchedule, argument)
-    assert of_class == str(default)
-    assert of_stack == str(load_config(STACKS[controller]).controller.args[argument])
-
-
-def test_each_controller_with_a_stack_of_its_own_is_there() -> None:
+def test_settings_are_those_of_the_class_and_of_the_stack() -> None:
+    faults = []
+    for controller, argument, of_class, of_stack in rows():
+        default = default_of(getattr(scaffolding_ext, controller), argument)
+        if default is None and argument == "chunk_size":
+            default = default_of(ProbeSchedule, argument)
+        shipped = load_config(STACKS[controller]).controller.args[argument]
+        if (of_class, of_stack) != (str(default), str(shipped)):
+            faults.append(f"{controller}.{argument}: {default} in the class, {shipped} in the stack")
+    assert faults == []
     assert {controller for controller, *_ in rows()} == set(STACKS)

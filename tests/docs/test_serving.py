@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +16,10 @@ from scaffolding_ext.serving.server import FrontThread
 from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.stack.build import build_stack
 from scaffolding_ext.stack.load import load_config
+from tests.docs.pages import DOCS, blocks
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "serving.md").read_text(encoding="utf-8")
+CURL = blocks((DOCS / "serving.md").read_text(encoding="utf-8"), "bash")[0].text
 WORKERS = json.dumps({"generation": {"type": "ScriptedWorker", "args": {"respond": "It is \\boxed{6}."}}})
-CURL = re.search(r"```bash\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +38,7 @@ def url() -> Iterator[str]:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_curl_lines_run(url: str) -> None:
-    assert CURL is not None
-    commands = re.split(r"\n(?=curl )", CURL.group(1).strip())
+    commands = re.split(r"\n(?=curl )", CURL.strip())
     answers = []
     for command in commands:
         run = subprocess.run(

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from scaffolding_ext.cli.main import main
+from scaffolding_ext import plain_yaml
 from scaffolding_ext.stack.build import missing_here, plan_stack
 from scaffolding_ext.stack.load import load_config
+from tests.docs.pages import DOCS, ROOT, blocks, files, run
 
 pytest.importorskip("openai")
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "tensorrt_llm.md").read_text(encoding="utf-8")
-FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-STACKS = [text for language, _, text in FENCE.findall(PAGE) if language == "yaml" and text.startswith("controller:")]
+PAGE = (DOCS / "tensorrt_llm.md").read_text(encoding="utf-8")
+STACKS = [block.text for block in blocks(PAGE, "yaml") if block.text.startswith("controller:")]
 EXAMPLES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "examples" / "tensorrt_llm").iterdir()}
-SHOWN = {title: text for _, title, text in FENCE.findall(PAGE) if title}
+SHOWN = files(PAGE)
 FILES = EXAMPLES | SHOWN
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 NOT_HERE = ("pip install", "benchmarks.gpu.check")  # the latter has tests of its own
 COMMANDS = [
     command
-    for language, _, text in FENCE.findall(PAGE)
-    if language == "bash"
-    for command in text.replace("\\\n", " ").splitlines()
+    for block in blocks(PAGE, "bash")
+    for command in block.text.replace("\\\n", " ").splitlines()
     if not any(part in command for part in NOT_HERE)
 ]
 PROBLEMS = "".join(
@@ -89,7 +84,7 @@ def test_the_page_runs_in_order(release: str, served: str, tmp_path: Path, warm_
             text = text.replace(part, own)
         return text
 
-    (readme,) = (text for _, _, text in FENCE.findall(README) if "TRTLLMWorker" in text)
+    (readme,) = (block.text for block in blocks(README) if "TRTLLMWorker" in block.text)
     for title, text in (FILES | {"readme.py": readme}).items():
         (tmp_path / title).write_text(adapted(text), encoding="utf-8")
     (tmp_path / "problems.jsonl").write_text(PROBLEMS)
@@ -102,27 +97,17 @@ def test_the_page_runs_in_order(release: str, served: str, tmp_path: Path, warm_
         path.write_text(f'#!/bin/sh\n{script} "$@"\n')
         path.chmod(0o755)
     fake = str(ROOT / "tests" / "fake_upstream")
-    environment = {name: value for name, value in os.environ.items() if name != "SCAFFOLDING_EXT_STANDINS"}
-    environment |= {"PYTHONPATH": fake, "FAKE": fake, "FAKE_UPSTREAM_RELEASE": release, "OMP_NUM_THREADS": "1"}
-    environment |= {"PATH": os.pathsep.join([str(tmp_path / "bin"), str(warm_torch), os.environ["PATH"]])}
+    environment = {"PYTHONPATH": fake, "FAKE": fake, "FAKE_UPSTREAM_RELEASE": release, "SCAFFOLDING_EXT_STANDINS": ""}
     absent = FROM_1_3 if has_engines else OF_ENGINES
     commands = [line for line in COMMANDS if not any(part in line for part in absent)]
-    done = subprocess.run(
-        ["bash", "-ec", adapted("\n".join([*commands, "python readme.py"]))],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    lines = f"export PATH={tmp_path / 'bin'}:$PATH\n" + adapted("\n".join([*commands, "python readme.py"]))
+    done = run(lines, tmp_path, warm_torch, **environment)
     assert ("meets all needs of the worker" in done.stdout) is has_engines
-    assert (
-        len(re.findall(r"^\S+ \w+ \d+$", done.stdout, re.MULTILINE)) >= 3
-    )  # two of answer.py, one of upstream_host.py
+    answers = re.findall(r"^\S+ \w+ \d+$", done.stdout, re.MULTILINE)
+    assert len(answers) >= 3  # two of answer.py, one of upstream_host.py
     assert re.search(r"^\d+$", done.stdout.splitlines()[-1])  # the README's answer
-    for run in ("early", "all", "served"):
-        assert len((tmp_path / "runs" / run / "samples.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    for name in ("early", "all", "served"):
+        assert len((tmp_path / "runs" / name / "samples.jsonl").read_text(encoding="utf-8").splitlines()) == 2
     assert (tmp_path / "report.html").exists()
 
 
@@ -132,27 +117,8 @@ def test_the_example_folder_has_the_files_of_the_page() -> None:
     assert {name: EXAMPLES[name] for name in both} == {name: SHOWN[name] for name in both}
 
 
-@pytest.fixture(params=range(len(STACKS)))
-def stack(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    path = tmp_path / "stack.yaml"
-    path.write_text(STACKS[request.param])
-    return path
-
-
-def test_each_stack_is_one_that_can_be_planned(stack: Path) -> None:
-    plan = plan_stack(load_config(str(stack)))
-    is_served = plan.workers[0].factory.__name__ == "OpenAIWorker"
-    assert bool(missing_here(plan)) != is_served
-
-
-def test_a_dry_run_says_what_this_machine_lacks(tmp_path: Path) -> None:
-    stack, problems = tmp_path / "stack.yaml", tmp_path / "problems.jsonl"
-    stack.write_text(STACKS[0])
-    problems.write_text(PROBLEMS)
-    arguments = ["eval", "--config", str(stack), "--dataset", str(problems), "--dry_run"]
-    told = CliRunner().invoke(main, arguments)
-    assert told.exit_code == 1
-    assert "stack and dataset are fine" in told.stdout
-    assert "workers.generation: tensorrt_llm is not installed" in told.stderr
-    assert "workers.generation: the model is 'engines/target'" in told.stderr
-    assert len(json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)["missing"]) == 3
+def test_each_stack_can_be_planned() -> None:
+    for stack in STACKS:
+        plan = plan_stack(load_config(plain_yaml.parse(stack, "the page")))
+        is_served = plan.workers[0].factory.__name__ == "OpenAIWorker"
+        assert bool(missing_here(plan)) != is_served
