@@ -290,5 +290,5 @@ def test_types_that_do_not_fit_together() -> None:
 def test_the_worth_of_one_more_token_is_that_of_the_budgets_with_it(step: float) -> None:
     mix = mix_of(3, 4)
     budgets = np.floor(SOLVERS["fixed_point"](mix, np.zeros(4))) + 10
-    singly = [objective(mix, budgets + change) for change in step * np.eye(4)]
+    singly = [float(objective(mix, budgets + change)) for change in step * np.eye(4)]
     assert objective_of_steps(mix, budgets, step) == pytest.approx(singly, rel=1e-9)
