@@ -69,6 +69,13 @@ def test_what_a_request_may_ask_for_is_limited_by_name(serve: Any, fields: dict[
     assert not served.worker.tasks
 
 
+def test_all_that_a_request_may_ask_for_is_served(serve: Any) -> None:
+    served = serve(limits=Limits(max_samples=2, max_request_tokens=100, max_prompt_tokens=50))
+    most = {"n": 2, "max_tokens": 100, "messages": [{"role": "user", "content": "x" * 50}]}
+    status, document, _ = post(served.url, json.dumps(ASK | most).encode())
+    assert (status, len(document.get("choices", ()))) == (200, 2), document
+
+
 def test_a_controller_stops_at_the_tokens_of_a_request(serve: Any) -> None:
     vote = MajorityVoteController(NativeGenerationController({"temperature": 1.0}), 16, allocation="Curtailment")
     served = serve(lambda task: f"It is \\boxed{{{task.seed}}}.", vote, limits=Limits(max_request_tokens=20))
