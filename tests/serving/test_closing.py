@@ -161,6 +161,7 @@ def test_where_even_that_says_nothing_the_client_gets_an_error_by_name(
     assert len(worker.tasks) == 3  # its chain, and both ways of asking
     assert served.metric("scaffolding_forced_answers_total") == 0
     assert served.metric("scaffolding_exits_total", reason="no_answer") == 1
+    assert served.metric("scaffolding_tokens_total", how="prefilled") > 0  # a failed request has cost tokens, too
 
 
 def test_a_worker_that_fails_when_it_is_asked_is_an_error_by_name(serve: Any, prompting: Prompting) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from typing import Any
 
 import openai
@@ -50,15 +48,6 @@ def test_the_openai_client_names_a_type_and_a_deadline(planned: Any) -> None:
     assert decoded[0] - decoded[2] == PLAN.budgets["proofs"] - PLAN.budgets["sums"]
     assert planned.metric("scaffolding_typed_choices_total", model="model", task_type="proofs") == 2
     assert planned.metric("scaffolding_typed_decoded_tokens_total", task_type="sums") == decoded[2]
-
-
-def test_curl_names_a_type_and_a_deadline(planned: Any) -> None:
-    body = {**ASK, "scaffolding": {"task_type": "sums", "deadline": 60, "trace": True}}
-    sent = ["curl", "-sS", f"{planned.url}/v1/chat/completions", "-H", "content-type: application/json", "-d", "@-"]
-    done = subprocess.run(sent, input=json.dumps(body), capture_output=True, text=True, timeout=60, check=True)
-    choice = json.loads(done.stdout)["choices"][0]
-    assert choice["scaffolding"]["ledger"]["task_type"] == "sums"
-    assert thought(choice["scaffolding"]) == PLAN.budgets["sums"]
 
 
 def test_an_unknown_type_is_refused_with_the_types_that_there_are(planned: Any) -> None:

@@ -82,19 +82,6 @@ def test_a_cancelled_stream_ends_where_it_is() -> None:
     assert token_counts_of(task) == TokenCounts(decoded=2)
 
 
-def test_a_stream_ends_at_max_tokens() -> None:
-    task = served(ScriptedWorker("abcde"), StreamGenerationTask(input_str="", streaming_step=9, max_tokens=3))
-    assert (task.output_str, task.end_flag, task.finish_reason) == ("abc", True, "length")
-
-
-@pytest.mark.parametrize("task_type", [GenerationTask, StreamGenerationTask])
-def test_streamed_output_is_cumulative(task_type: type[GenerationTask]) -> None:
-    worker, task = ScriptedWorker("abc"), task_type(input_str="", streaming_output_flag=True)
-    for _ in range(3 if task_type is StreamGenerationTask else 1):
-        served(worker, task)
-    assert [output.text for output in task.streaming_output_list] == ["a", "ab", "abc"]
-
-
 def test_a_score_is_a_list_of_log_probabilities() -> None:
     task = served(ScriptedWorker(lambda task: [-1.0, -2.0]), ScoreTask(input_str="abc", continuation_str="de"))
     assert task.logprobs == [-1.0, -2.0]

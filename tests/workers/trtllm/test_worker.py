@@ -256,29 +256,6 @@ def test_a_request_that_takes_too_long_fails_by_name_and_is_aborted() -> None:
         TRTLLMWorker(MODEL, request_timeout=0)
 
 
-def test_a_cancel_that_comes_together_with_a_token_is_not_lost() -> None:
-    async def scenario(worker: TRTLLMWorker) -> None:
-        engine = llm_of(worker).executor
-        engine.may_run.clear()
-        waiting = asyncio.ensure_future(
-            worker.run_task(GenerationTask(input_str=PROMPT, max_tokens=5, temperature=0.0))
-        )
-        await asyncio.sleep(0)  # so that it has begun
-        await asyncio.to_thread(engine.submitted.wait)
-        (call,) = worker._client._calls
-        worker._client._loop.loop.call_soon_threadsafe(call._moved.set)  # as if a token came
-        for _ in range(2):  # before Python 3.12, `wait_for` had taken in the first by then
-            waiting.cancel()
-            await asyncio.sleep(0)
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await asyncio.to_thread(engine.abort_came.wait)
-        assert engine.aborted == [0]
-
-    with TRTLLMWorker(MODEL, request_timeout=60.0) as worker:
-        asyncio.run(scenario(worker))
-
-
 def test_shutdown_ends_what_is_in_flight() -> None:
     async def scenario(worker: TRTLLMWorker) -> None:
         engine = llm_of(worker).executor

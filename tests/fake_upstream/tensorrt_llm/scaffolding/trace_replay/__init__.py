@@ -1,1 +1,0 @@
-"""Traces of calls, and what replays them."""
