@@ -203,15 +203,6 @@ def test_the_wheels_metadata(metadata: Message, wheel: zipfile.ZipFile, files: s
 # ---- what is installed
 
 
-def test_the_installed_metadata() -> None:
-    distribution = importlib.metadata.distribution("scaffolding-ext")
-    assert distribution.version == scaffolding_ext.__version__
-    assert set(distribution.metadata.get_all("Provides-Extra") or []) >= EXTRAS
-    (script,) = (entry for entry in distribution.entry_points if entry.group == "console_scripts")
-    assert (script.name, script.value) == ("scaffolding-ext", "scaffolding_ext.cli.main:main")
-    assert callable(script.load())
-
-
 def test_the_mapped_folders_are_no_top_level_modules(tmp_path: Path) -> None:
     """Asked from elsewhere than the repository's root, whose folders of those names Python would take for packages."""
     code = f"import importlib.util; print([name for name in {MAPPED} if importlib.util.find_spec(name)])"

@@ -98,13 +98,6 @@ def with_home(address: str) -> str:
     return re.sub(r'^HOME = ".*?"', f'HOME = "{address}"', SETUP, flags=re.MULTILINE)
 
 
-def test_a_report_is_asked_for_what_env_prints() -> None:
-    form = read(ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml")
-    fields = {item["id"]: item for item in form["body"]}
-    assert "scaffolding-ext env" in fields["environment"]["attributes"]["description"]
-    assert fields["environment"]["validations"]["required"] is True
-
-
 def instructions(path: Path) -> list[tuple[str, str]]:
     """Name and arguments of each instruction of a Dockerfile."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]

@@ -16,7 +16,6 @@ from scaffolding_ext.errors import (
     WorkerError,
 )
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.host.request import abort
 from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.testing import Gate, ScriptedWorker
 
@@ -48,26 +47,6 @@ def test_cancel_while_waiting_for_a_slot(host, echo):
             waiting.result(WAIT)
         gate.open()
         assert running.result(WAIT).outputs[0].text == "A"
-
-
-def test_cancel_before_the_first_step_frees_the_slot(host, monkeypatch):
-    monkeypatch.setattr("scaffolding_ext.host.dispatch.GRACE_SECONDS", 1000.0)
-    with host(max_parallel_requests=1) as llm:
-        results = []
-
-        def submit_and_cancel():  # on the host's own thread, so that nothing runs in between
-            results.extend(llm.generate_async("x") for _ in range(3))
-            llm._take_inbox()
-            for result in results:
-                abort(result, RequestCancelledError("at once"))
-
-        done = threading.Event()
-        llm.loop.call_soon_threadsafe(lambda: (submit_and_cancel(), done.set()))
-        assert done.wait(WAIT)
-        for result in results:
-            with pytest.raises(RequestCancelledError, match="at once"):
-                result.result(WAIT)  # well before the grace for stubborn workers
-        assert llm.generate("y", timeout=WAIT).outputs[0].text == "Y"
 
 
 def test_timeout_of_a_request(host, echo):

@@ -336,25 +336,6 @@ def test_return_value_error_and_close_pass_through():
 
 
 def test_wrappers_that_are_plain_iterables_are_metered_too():
-    class Wrapper:
-        def __init__(self, work):
-            self.work = work
-
-        def __iter__(self):
-            return iter(self.work)
-
-    class Iterator(Wrapper):  # no close()
-        def __iter__(self):
-            return self
-
-        def __next__(self):
-            if not self.work:
-                raise StopIteration
-            return self.work.pop()
-
-    for wrapper in (Wrapper, Iterator):
-        assert metered(wrapper([[generation(TokenCounts(2))]])).total == TokenCounts(2)
-
     observed = with_task_collection("seen", TaskCollection)(type("Observed", (NativeGenerationController,), {}))
     assert metered(observed().process([generation(TokenCounts(2), output_str="")])).total == TokenCounts(2)
 

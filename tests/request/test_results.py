@@ -107,21 +107,6 @@ def test_a_second_loop_goes_on_where_the_first_was_left(host):
     assert again[-1] == "part"
 
 
-def test_a_loop_that_was_left_does_not_hide_the_result(host):
-    worker = Parts()
-
-    async def read():
-        result = llm.generate_async("x")
-        async for _ in result:
-            break
-        worker.middle.open()
-        worker.end.open()
-        return (await result).outputs[0].text
-
-    with host(NativeGenerationController(streaming=True), worker) as llm:
-        assert asyncio.run(read()) == "part"
-
-
 def test_one_loop_at_a_time(host):
     worker = Parts()
 

@@ -180,19 +180,6 @@ def test_a_scalar_argument_of_a_wrong_type_is_named(key: str, value: Any, expect
     assert caught.value.message == f"is {value!r}; it must be of type {expected}"
 
 
-def test_an_integer_is_a_float_and_what_is_no_scalar_is_left_to_the_constructor(helpers: Any) -> None:
-    schedule = {"type": "ProbeSchedule", "args": {"growth": 2, "first_probe": None}}
-    args = {"chunk_size": None, "schedule": schedule, "sampling_params": {"temperature": 1}}
-    check_stack(load_config(stack(controller={"type": "DynasorCoTController", "args": args})))
-    args = {"generation_controller": native(), "others": 3, "more": "x"}
-    check_stack(load_config(stack(controller={"type": f"{HERE}:Outer", "args": args})))
-    helpers.Named.__init__.__annotations__.update(name=str, model="int | None")  # a class, and a text
-    with pytest.raises(ConfigError, match=r"workers.generation.args.name: is 3; it must be of type str"):
-        check_stack(load_config(stack(workers={"generation": {"type": f"{HERE}:Named", "args": {"name": 3}}})))
-    reference = {"generation": {"type": f"{HERE}:Named", "args": {"name": {"$ref": "live"}}}}
-    check_stack(load_config(stack(workers=reference)), {"live": object()})
-
-
 @pytest.mark.parametrize(
     ("controller", "args", "key", "message"),
     [

@@ -49,7 +49,7 @@ def test_power_matches_every_evaluation_enumerated(bar: float) -> None:
     assert power == pytest.approx(expected, abs=tolerance(expected, 40_000))
 
 
-@pytest.mark.parametrize("num_questions", [50, 150, 400])
+@pytest.mark.parametrize("num_questions", [50, 400])
 @pytest.mark.parametrize(("bar", "effect"), [(-0.1, 0.0), (0.0, 0.15), (-0.05, None)])
 def test_power_matches_the_normal_formula(num_questions: int, bar: float, effect: float | None) -> None:
     pilot = seeded(3).normal(0.1, 1.0, size=3_000)
@@ -116,16 +116,12 @@ def test_no_number_is_given_when_none_suffices(effect: float, max_num_questions:
     ("changed", "message"),
     [
         ({"differences": []}, r"differences has shape \(0,\)"),
-        ({"differences": [1, math.nan]}, r"differences\[1\] is nan"),
         ({"differences": [0.1] * 7, "questions": [1, 1, 1, 2, 2, 3, 4]}, "average 0.1; without variation"),
-        ({"differences": [0, 0]}, "average 0; without variation"),
         ({"questions": [1]}, r"questions has shape \(1,\)"),
         ({"questions": [1, 1]}, "one question"),
         ({"num_questions": 1}, "num_questions: is 1; it must be at least 2"),
-        ({"num_simulations": 0}, "num_simulations: is 0; it must be at least 1"),
         ({"confidence": 95}, "confidence: is 95; it must be above 0 and below 1"),
         ({"bar": math.nan}, "bar is nan"),
-        ({"effect": math.inf}, "effect inf"),
     ],
 )
 def test_power_refuses_what_it_cannot_simulate(changed: dict[str, object], message: str) -> None:
@@ -138,7 +134,6 @@ def test_power_refuses_what_it_cannot_simulate(changed: dict[str, object], messa
     ("changed", "message"),
     [
         ({"power": 1.0}, "power: is 1.0; it must be above 0 and below 1"),
-        ({"power": 90}, "power: is 90"),
         ({"max_num_questions": 1}, "max_num_questions: is 1; it must be at least 2"),
         ({"confidence": 0.0}, "confidence: is 0.0"),
         ({"differences": [3, 3]}, "without variation"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,10 @@ from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol import GenerationTask
 from scaffolding_ext.protocol.meta import PROBE, purpose_of
-from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.stack.build import check_stack
 from scaffolding_ext.stack.load import load_config
-from scaffolding_ext.testing import FakeClock, ScriptedWorker
+from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.tinylm.grammar import KINDS
 
 TYPES = (
@@ -127,21 +124,6 @@ def test_any_controller_that_honours_budgets_keeps_them() -> None:
     with pytest.raises(ConfigError, match="keeps no thinking_budget") as caught:
         QueueAwareBudgetController(PLAN, generation_controller=RewardController())
     assert caught.value.key == "generation_controller"
-
-
-def run(asked: QueueAwareBudgetController, clock: FakeClock, name: str) -> list[dict[str, Any]]:
-    """One request by hand, in a program of its own at the clock's time; returns its trace."""
-    program = Program(clock=clock)
-
-    def entered() -> None:
-        enter_program(program)
-        task = GenerationTask.create_from_prompt("What?")
-        for work in asked.clone().process([task], task_type=name):
-            for each in work:
-                each.output_str, each.output_tokens = "4}", [52, 125]
-
-    contextvars.copy_context().run(entered)
-    return program.trace
 
 
 def test_a_vote_over_a_plan_has_its_types_too() -> None:

@@ -5,10 +5,9 @@ from typing import ClassVar
 
 import pytest
 
-from scaffolding_ext.controllers.chain.chain import Prefix, continuation
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain
-from scaffolding_ext.controllers.chain.ending import close_with, conclude, forced_answers
-from scaffolding_ext.controllers.chain.probe import asked_answer, asking
+from scaffolding_ext.controllers.chain.ending import conclude, forced_answers
+from scaffolding_ext.controllers.chain.probe import asked_answer
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.prompting import Prompting
@@ -20,34 +19,6 @@ from scaffolding_ext.testing import ScriptedWorker
 FAMILY = family_named("tinylm")
 PROMPT_IDS = [7, 8, 9]
 TOKENIZER = Prompting.for_model("tinylm/draft")
-
-
-def test_a_continuation_sends_ids_where_all_are_known_and_text_always(prompt, inside):
-    prompting = Prompting.for_model("tinylm/draft")
-    program = Program(seed=1)
-    program.question = Question(prompting=prompting)
-    prefix = Prefix(2, "ab", [97, 98])
-
-    def sent(task=None, at=prefix, suffix="{"):
-        made = inside(program, continuation, task or prompt(), at, 5, suffix)
-        return made.input_str, made.input_tokens
-
-    assert sent() == ("Q: ab{", [*PROMPT_IDS, 97, 98, *prompting.encode("{")])
-    assert sent(suffix="") == ("Q: ab", [*PROMPT_IDS, 97, 98])
-    assert sent(prompt(input_tokens=None)) == ("Q: ab{", None)
-    assert sent(at=Prefix(2, "ab", None)) == ("Q: ab{", None)
-    assert sent(prompt(input_str=None)) == (None, [*PROMPT_IDS, 97, 98, *prompting.encode("{")])
-    unprompted = continuation(prompt(), prefix, 5, "{")
-    assert (unprompted.input_str, unprompted.input_tokens) == ("Q: ab{", None)
-
-
-def test_asking_honours_every_sampling_field_and_draws_a_seed(prompt, inside):
-    program = Program(seed=1)
-    params = {"max_tokens": 4, "temperature": 0.0, "top_p": 0.5, "top_k": 3, "stop": ["}"]}
-    task = inside(program, asking, prompt(), Prefix(0, "", []), FAMILY.probe, params)
-    assert {name: getattr(task, name) for name in params} == params
-    assert task.seed == Program(seed=1).seeds.next()
-    assert purpose_of(task) == PROBE
 
 
 def test_forced_answers_are_counted_by_their_cause():
@@ -65,19 +36,6 @@ def test_forced_answers_are_counted_by_their_cause():
 @pytest.mark.parametrize(("response", "answer"), [("5} so", "5"), ("}", None), ("5", None), ("", None)])
 def test_the_answer_that_was_asked_for(response, answer):
     assert asked_answer(GenerationTask(output_str=response)) == answer
-
-
-@pytest.mark.parametrize("token_ids", [[97, 98, 1, 2], None])
-def test_closing_writes_prefix_and_answer(token_ids, prompt, inside):
-    program = Program()
-    program.question = Question(prompting=Prompting.for_model("tinylm/draft"))
-    task = prompt()
-    inside(program, close_with, task, Prefix(2, "ab", token_ids), FAMILY.close, "5", FAMILY, "certain")
-    ending = "</think>\nThe answer is \\boxed{5}."
-    assert task.output_str == "ab" + ending
-    assert task.output_tokens == (token_ids and [97, 98, *program.question.prompting.encode(ending)])
-    assert task.customized_result_fields["answer"] == "5"
-    assert task.customized_result_fields["exit_reason"] == "certain"
 
 
 @pytest.fixture

@@ -8,13 +8,11 @@ from scaffolding_ext.controllers.tree.search import SearchController
 from scaffolding_ext.controllers.tree.strategies.beam import Beam
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch
 from scaffolding_ext.protocol.meta import TokenCounts, note
 from scaffolding_ext.testing import ScriptedWorker
-from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
 from tests.controllers.tree.characters import Characters
 
 PHRASINGS = ["{question}", "Well, {question}", "{question} Now!"]
@@ -197,37 +195,3 @@ def test_a_stack_whose_worker_compares_no_hidden_states_is_refused():
 def test_a_raw_prompt_has_no_question_to_put_in_other_words():
     with pytest.raises(ConfigError, match="the prompt is raw: leave phrasings out"):
         asked(Sharer(), raw=True)
-
-
-@pytest.mark.parametrize("least_similarity", [-1.0, 1.0])
-def test_on_a_model_branches_write_what_plain_requests_write(least_similarity, events):
-    """At -1 all stay on the prompt, at 1 only the branch whose phrasing it is."""
-    prompting, prompt = Prompting.for_model("tinylm/draft"), "Start with 5. Apply a+3,b-2. Find the total."
-    hints, templates = ["Okay. ", "So ", "Now "], ["{question}", "Okay. {question}", "{question} Now."]
-    with HuggingFaceWorker("tinylm/draft", max_batch_size=8) as worker:
-        controller = KVShareBranchingController(
-            3,
-            expander=words(hints=hints, phrasings=templates, least_similarity=least_similarity),
-            max_tokens=16,
-            insist_on_answer=False,
-            sampling_params={"temperature": 0.0},
-        )
-        controller.prompting = prompting
-        with ScaffoldingLlm(controller, {"generation": worker}, seed=0) as llm:
-            result = llm.generate(prompt, timeout=60)
-            (gate,) = events(result, "similarity_gate")
-            assert gate["on_prefix"] == [True, *[least_similarity < 0] * 2]
-            texts = []
-            for hint, template, stays in zip(hints, templates, gate["on_prefix"], strict=True):
-                task = GenerationTask.create_from_prompt(prompt if stays else template.replace("{question}", prompt))
-                prompting.apply(task)
-                raw = task.input_str + hint
-                native = NativeGenerationController(sampling_params={"max_tokens": 16, "temperature": 0.0})
-                texts.append(hint + plain(worker, native, prompting, raw))
-    assert result.outputs[0].text in texts
-
-
-def plain(worker, native, prompting, raw):
-    native.prompting = prompting
-    with ScaffoldingLlm(native, {"generation": worker}, seed=0) as llm:
-        return llm.generate(raw, raw=True, timeout=60).outputs[0].text

@@ -274,29 +274,6 @@ def test_all_may_fail_but_the_last() -> None:
     assert isinstance(result.exception(), TaskError)
 
 
-def audited(controller: Any, worker: Any, num: int) -> list[Any]:
-    controller.audit, controller.prompting = 1.0, Characters()
-
-    async def all_of(llm: ScaffoldingLlm) -> list[Any]:
-        results = [llm.generate_async(f"what? {n}", sample_id=str(n)) for n in range(num)]
-        return [(await result, await result.audited()) for result in results]
-
-    with ScaffoldingLlm(controller, {"generation": worker}, seed=2) as llm:
-        return asyncio.run(all_of(llm))
-
-
-@pytest.mark.parametrize("inner", [NATIVE, MajorityVoteController(NATIVE, 3)])
-def test_an_audit_finishes_the_cancelled_samples_too(inner: Any) -> None:
-    """They are the long ones: fresh samples in their place would find another answer."""
-    checked = audited(vote(inner=inner), Slow(9), 12)
-    whole = run(vote(None, inner=inner, allocation=None), Slow(3), 12)
-    assert [finding.whole for _, finding in checked] == [each.answer for each in whole]
-    for (result, _), full in zip(checked, whole, strict=True):
-        if result.exit_reason == "certain":
-            used, total = result.program.ledger.by_purpose, full.program.ledger.total.decoded
-            assert 0 < used[Purpose.AUDIT].decoded <= total - used[Purpose.CHAIN].decoded  # what ended is not run again
-
-
 class Deaf(Slow):
     """Ends four calls, and ignores that the others are cancelled until it is let go."""
 

@@ -113,12 +113,3 @@ def test_seconds_that_are_no_line_are_said() -> None:
     assert bent.t0.value == 0
     with pytest.raises(ConfigError, match="two budgets"):
         fit_service([10, 10, 10], [1, 2, 3])
-
-
-def test_the_spread_is_around_the_line_that_is_given() -> None:
-    """Where the free line starts below 0, the line through 0 is given, and the seconds lie further from it."""
-    tokens = np.array([100.0, 200.0, 300.0, 400.0])
-    fit = fit_service(tokens, 0.02 * tokens - 1.5)
-    left = 0.02 * tokens - 1.5 - fit.c.value * tokens
-    assert fit.t0.value == 0
-    assert fit.spread == pytest.approx(np.sqrt((left**2).sum() / 2))

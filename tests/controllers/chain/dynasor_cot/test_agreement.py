@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaffolding_ext.answers.comparison import Comparator
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.probe import AnswerProbe
 from scaffolding_ext.controllers.chain.stopping.agreement import Window
@@ -143,13 +142,3 @@ def test_probes_are_compared_by_the_stacks_compare_worker():
         result = llm.generate("Question")
     assert result.exit_reason == "certain"
     assert [len(task.answers) for task in compare.tasks] == [2, 3]
-
-
-def test_a_new_answer_is_compared_with_the_classes_and_never_with_all_answers_anew(ask, dynasor, monkeypatch):
-    compared = []
-    verdict = Comparator.verdict
-    monkeypatch.setattr(Comparator, "verdict", lambda self, *pair: compared.append(pair) or verdict(self, *pair))
-    responses = [f"{number}}}" for number in range(10, 50)]
-    _, worker = ask(dynasor(max_tokens=410), ENDLESS, responses)
-    assert len([task for task in worker.tasks if purpose_of(task) == PROBE]) >= 40
-    assert len(compared) == 40 * 39 // 2  # each pair once; grouped anew at each probe they were 10,660
