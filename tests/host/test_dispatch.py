@@ -58,20 +58,6 @@ class FanOut(BaseController):
         task.output_str = "+".join(t.output_str for t in tasks)
 
 
-def test_seeds_depend_on_run_sample_and_epoch_only(host, echo):
-    def seeds(**options):
-        worker = echo()
-        with host(FanOut(NativeGenerationController(), 3), worker, seed=7) as llm:
-            llm.generate("p", **options)
-        return sorted(task.seed for task in worker.tasks)
-
-    assert seeds(sample_id="s") == seeds(sample_id="s")
-    assert len(set(seeds(sample_id="s"))) == 3
-    assert not set(seeds(sample_id="s")) & set(seeds(sample_id="s", epoch=1))
-    assert not set(seeds(sample_id="s")) & set(seeds(sample_id="t"))
-    assert not set(seeds(sample_id="s")) & set(seeds(sample_id="s", seed=8))
-
-
 def test_a_failing_branch_cancels_its_siblings(host, echo):
     gate = Gate()
 

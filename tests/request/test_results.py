@@ -152,14 +152,6 @@ def test_waiting_on_the_hosts_own_thread_is_refused_not_a_deadlock(host, echo):
 # ---- completions
 
 
-def test_the_completion_of_a_request_of_our_host(host, failing_on):
-    with host(worker=failing_on("bad")) as llm:
-        result = llm.generate_async("good")
-        assert completion_of(result) is result.outputs[0]
-        with pytest.raises(TaskError, match="out of luck"):
-            completion_of(llm.generate_async("bad"))
-
-
 def test_the_output_of_a_controller_of_another_kind_becomes_a_completion_under_our_host(host):
     class Theirs(Controller):
         def process(self, tasks, **kwargs):

@@ -347,12 +347,6 @@ def written_by(prompting: Prompting) -> str | None:
     return task.input_str
 
 
-def test_prompting_is_that_of_the_generation_workers_model(helpers: Any) -> None:
-    prompting = prompting_of(stack(workers=modelled(draft=DRAFT, generation=TARGET)))
-    assert prompting.family is family_named("tinylm")
-    assert written_by(prompting) == "<|user|>Hi<|assistant|><think>\n"
-
-
 def test_prompting_is_what_the_stack_says(helpers: Any) -> None:
     prompt = {"model": DRAFT, "family": "deepseek_r1", "system_prompt": "Think."}
     prompting = prompting_of(stack(workers=modelled(generation="elsewhere"), prompt=prompt))

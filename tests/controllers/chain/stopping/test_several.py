@@ -78,10 +78,6 @@ def test_what_is_no_list_of_rules_is_refused(kind, rules, key):
 # ---- stack files
 
 
-class Few(ScriptedWorker):
-    max_num_logprobs = 5
-
-
 class Silent(ScriptedWorker):
     max_num_logprobs = 0
 
@@ -147,19 +143,6 @@ def test_a_rule_inside_a_vote_is_looked_for_too():
     workers = {"generation": {"type": f"{__name__}:Silent", "args": {"respond": "x"}}}
     with pytest.raises(ConfigError, match="at most 0 tokens per position, but 1 are read"):
         load_stack({"controller": vote, "workers": workers})
-
-
-@pytest.mark.parametrize(
-    ("worker", "rule"),
-    [
-        ("Silent", "consecutive"),
-        ("Few", "confidence"),
-    ],
-    ids=str,
-)
-def test_a_worker_that_gives_enough_is_taken(worker, rule):
-    with load_stack(stack_file(rule, f"{__name__}:{worker}")) as llm:
-        assert llm.prototype_controller.needs.num_logprobs <= 5
 
 
 def test_of_several_rules_the_nearest_or_the_farthest_says_how_near_the_end_is():
