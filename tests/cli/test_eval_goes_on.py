@@ -18,7 +18,7 @@ from scaffolding_ext.errors import OutputError
 from scaffolding_ext.evaluation.run.records import Record, read_records
 from scaffolding_ext.evaluation.run.run_folder import claimed, mend
 
-NUM_SAMPLES, NUM_KILLS = 400, 20
+NUM_SAMPLES, NUM_KILLS = 200, 8
 STACK = {
     "controller": {
         "type": "DynasorCoTController",
@@ -80,7 +80,7 @@ def size():
     return samples.stat().st_size if samples.exists() else 0
 
 def written_or_killed(document):
-    if size() > until + 8000:  # so that 20 kills write less than all samples
+    if size() > until + 8000:  # so that all kills write less than all samples
         os.kill(os.getpid(), signal.SIGKILL)
     return json_text(document)
 
@@ -102,7 +102,7 @@ for kill in range(int(sys.argv[2])):
 """
 
 
-def test_a_run_killed_at_twenty_moments_loses_nothing_and_repeats_nothing(folder: Path) -> None:
+def test_a_run_killed_at_eight_moments_loses_nothing_and_repeats_nothing(folder: Path) -> None:
     arguments = [*RUN, "--resume"]
     command = [sys.executable, "-W", "ignore", "-c", KILLER, "0", str(NUM_KILLS), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -317,8 +317,8 @@ def test_an_interrupt_lets_what_is_in_flight_end(folder: Path, held: subprocess.
     num_done = len(outcomes(SAMPLES))
     read_until(
         held,
-        f"Interrupted after {num_done} requests of 400 questions, 400 requests; to continue, give the same command "
-        "with --resume",
+        f"Interrupted after {num_done} requests of {NUM_SAMPLES} questions, {NUM_SAMPLES} requests; to continue, give "
+        "the same command with --resume",
     )
     assert held.wait() == 130
     assert document["state"] == "interrupted"

@@ -166,9 +166,7 @@ def test_wrong_input_is_an_error_by_name(folder: Path, case: str) -> None:
     assert sorted(os.listdir()) == before
 
 
-@pytest.mark.parametrize(
-    "arguments", [["run", "x", "--config", "stack.yaml"], [*EVAL, "--json"], [*EVAL], [*EVAL, "--dry_run"]]
-)
+@pytest.mark.parametrize("arguments", [["run", "x", "--config", "stack.yaml"], [*EVAL, "--json"]])
 def test_an_output_that_is_full_is_an_error(folder: Path, arguments: list[str]) -> None:
     done = program(*arguments, output="/dev/full")
     assert done.returncode == 2

@@ -147,13 +147,6 @@ def test_the_clients_span_is_the_parent(telemetry: Telemetry, exporter: InMemory
     assert f"{root.parent.span_id:016x}" == PARENT.split("-")[2]
 
 
-def test_flushing_works_after_the_host_was_shut_down(telemetry: Telemetry, exporter: InMemorySpanExporter) -> None:
-    with ScaffoldingLlm(NativeGenerationController(), {"generation": InstantWorker()}, telemetry=telemetry) as llm:
-        llm.generate("question")
-    assert telemetry.flush()
-    assert len(exporter.get_finished_spans()) == 1
-
-
 class Recorder(NativeGenerationController):
     """Records decisions that hold texts of others."""
 

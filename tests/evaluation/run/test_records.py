@@ -132,10 +132,6 @@ def test_records_of_older_runs_have_no_prompt() -> None:
     assert Record.from_json(old) == make(prompt=None, kind=None)
 
 
-def test_the_prompt_hash_tells_prompts_apart() -> None:
-    assert prompt_hash("a") == prompt_hash("a") != prompt_hash("b")
-
-
 # ---- the schema
 
 

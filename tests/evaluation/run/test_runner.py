@@ -11,9 +11,9 @@ import pytest
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.errors import EngineError, RequestCancelledError
+from scaffolding_ext.errors import EngineError
 from scaffolding_ext.evaluation.run.datasets import Example
-from scaffolding_ext.evaluation.run.records import Record, RecordError, prompt_hash
+from scaffolding_ext.evaluation.run.records import Record, prompt_hash
 from scaffolding_ext.evaluation.run.run_stats import RunStats
 from scaffolding_ext.evaluation.run.runner import evaluate, evaluate_async
 from scaffolding_ext.evaluation.run.summary import summary_of
@@ -112,17 +112,6 @@ def test_a_failure_becomes_a_record_and_the_others_go_on() -> None:
     assert (bad.output, bad.answer, bad.correct, bad.verdict, bad.exit_reason) == (None, None, False, None, None)
 
 
-def test_a_controllers_own_error_becomes_a_record_too() -> None:
-    class Broken(Controller):
-        def generate(self, prompt: str, **kwargs: Any) -> ControllerGenerator:
-            yield []
-            raise ZeroDivisionError("in the controller")
-
-    with host(ScriptedWorker(""), Broken()) as llm:
-        [record] = evaluate(llm, samples(1))
-    assert record.error == RecordError("ZeroDivisionError", "in the controller")
-
-
 def test_a_request_that_takes_too_long_becomes_a_record() -> None:
     async def forever(task: GenerationTask) -> None:
         await asyncio.Event().wait()
@@ -195,14 +184,6 @@ def test_cancelling_an_evaluation_cancels_its_requests() -> None:
     asyncio.run(scenario())
 
 
-def test_evaluate_runs_inside_a_loop_by_its_async_form() -> None:
-    async def scenario() -> list[Record]:
-        with host(ScriptedWorker(said)) as llm:
-            return await evaluate_async(llm, samples(1, 2))
-
-    assert [record.correct for record in asyncio.run(scenario())] == [True, True]
-
-
 def test_evaluate_inside_a_loop_is_refused_and_names_the_other_form() -> None:
     async def scenario() -> None:
         with host(ScriptedWorker(said)) as llm, pytest.raises(RuntimeError, match="await evaluate_async"):
@@ -211,26 +192,12 @@ def test_evaluate_inside_a_loop_is_refused_and_names_the_other_form() -> None:
     asyncio.run(scenario())
 
 
-def test_no_samples_give_no_records() -> None:
-    with host(ScriptedWorker("")) as llm:
-        assert evaluate(llm, []) == []
-
-
 def test_wrong_arguments_are_refused() -> None:
     with host(ScriptedWorker("")) as llm:
         with pytest.raises(ValueError, match="epochs: is 0"):
             evaluate(llm, samples(1), epochs=0)
         with pytest.raises(ValueError, match="ids must be unique"):
             evaluate(llm, samples(1, 1))
-
-
-def test_a_request_cancelled_from_outside_becomes_a_record() -> None:
-    async def before(task: GenerationTask) -> None:
-        raise RequestCancelledError("by someone")
-
-    with host(ScriptedWorker("", before=before)) as llm:
-        [record] = evaluate(llm, samples(1))
-    assert record.error is not None
 
 
 def test_a_record_tells_what_stopping_has_changed_and_the_summary_holds_it_against_the_promise() -> None:
@@ -260,12 +227,3 @@ def test_a_record_tells_what_stopping_has_changed_and_the_summary_holds_it_again
     assert "the promise of this stack is broken" in " ".join(summary_of(tally, promised_loss=0.02).warnings)
     assert summary_of(tally).audits is not None
     assert not any("promise" in warning for warning in summary_of(tally).warnings)
-
-
-def test_without_audits_a_summary_says_nothing_of_them() -> None:
-    with host(ScriptedWorker(said)) as llm:
-        records = evaluate(llm, samples(1))
-    assert records[0].audit is None
-    tally = RunStats()
-    tally.add(records[0])
-    assert summary_of(tally, promised_loss=0.02).audits is None

@@ -132,18 +132,6 @@ def test_flights_are_tried_and_the_stack_file_gives_them_back() -> None:
     assert stack.tuned is not None
 
 
-def test_votes_that_begin_at_once_are_tried_at_any_cost() -> None:
-    plays = Replay(recording(20, 16, ability=0.5))
-    plays.try_all()
-    sizes = {name: [each.num_samples for each in own] for name, own in plays.lists.items() if "at once" in name}
-    assert sizes == {
-        "LeaderChange, all at once": [16, 12, 8, 6, 5, 4, 3, 2],
-        "ValueOfVote 0.02, all at once": [8],
-        "ValueOfVote 0.05, all at once": [8],
-    }
-    assert all(each.in_flight == each.num_samples for name in sizes for each in plays.lists[name])
-
-
 def chains(num_questions: int, *, seed: int = 0) -> Recording:
     """Thinking chains on hard questions: of four in ten that are right, most are short, and wrong answers scatter."""
     rng, questions = np.random.default_rng(seed), []

@@ -172,17 +172,6 @@ def test_a_block_is_announced_until_it_is_computed():
     assert memory.begin([*tokens, 5]).num_kv == BLOCK_LEN
 
 
-def test_equal_blocks_that_were_computed_side_by_side_are_found_once():
-    memory = Memory()
-    first, second = (memory.begin([*range(BLOCK_LEN), 9], announces=False) for _ in range(2))
-    for sequence in (first, second):
-        memory.compute(sequence, BLOCK_LEN)
-    memory.check([first, second])
-    for sequence in (first, second):
-        memory.pool.free(sequence, keep=True)
-    assert (memory.pool.num_cached, memory.num_found(range(BLOCK_LEN))) == (1, BLOCK_LEN)
-
-
 def test_who_leaves_nothing_behind_leaves_what_it_found():
     """True if it was in the cache before, or its keeper let go of it while the other held it."""
     memory = Memory()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.host.llm import ScaffoldingLlm
@@ -50,10 +50,3 @@ def test_a_stack_prompts_it_with_its_tokenizer():
         controller = NativeGenerationController({"max_tokens": 40, "temperature": 0.0})
         with ScaffoldingLlm(controller, {"generation": named}) as llm:
             assert llm.generate(QUESTION).outputs[0].text == text
-
-
-def test_its_generation_config_says_how_it_samples():
-    network = AutoModelForCausalLM.from_pretrained(FOLDER)
-    network.generation_config = GenerationConfig(do_sample=True, temperature=0.5, eos_token_id=3)
-    with HuggingFaceWorker(network, tokenizer=AutoTokenizer.from_pretrained(FOLDER)) as worker:
-        assert worker.default_temperature == 0.5

@@ -167,20 +167,6 @@ def lost_ids() -> LostIds:
     return LostIds(lambda text: BODIES.encode(text, False), BODIES.decode, needs_logprobs=False)
 
 
-def test_bytes_that_make_no_character_go() -> None:
-    first, second = BODIES.encode("é", False)
-    (letter,) = BODIES.encode("a", False)
-    lost = lost_ids()
-    for told, token, ids, text in (
-        ("\ufffda", letter, [letter], "a"),  # a beginning that nothing ends
-        ("\ufffdé", second, [first, second], "é"),  # two beginnings, and one end
-        ("\ufffd", second, [second], "\ufffd"),  # an end of nothing: its id is told
-    ):
-        assert lost.restored(told, [token], [told]) == (text, ids)
-    assert lost.restored("\ufffda\ufffd", [letter], ["\ufffda"]) == ("a", [letter])
-    assert lost.has_lost_an_end(9)
-
-
 def test_ids_that_no_text_tells_are_an_error() -> None:
     _, second = BODIES.encode("é", False)
     with pytest.raises(UnreadableAnswerError, match="does not determine them"):

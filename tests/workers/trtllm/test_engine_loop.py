@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.errors import EngineError
-from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask
 
 pytest.importorskip("torch")
@@ -78,18 +76,6 @@ def test_two_event_loops_on_one_llm_have_their_answers() -> None:
             loop.end()
     assert tasks[0].output_tokens == tasks[1].output_tokens
     assert len(tasks[0].output_tokens or ()) == 6
-
-
-def test_two_hosts_share_one_worker() -> None:
-    controller = NativeGenerationController({"max_tokens": 12, "temperature": 0.0})
-    with (
-        TRTLLMWorker(MODEL) as worker,
-        ScaffoldingLlm(controller, {"generation": worker}) as one,
-        ScaffoldingLlm(controller.clone(), {"generation": worker}) as other,
-    ):
-        results = [host.generate_async(PROMPT) for _ in range(8) for host in (one, other)]
-        texts = {result.result(LIMIT).outputs[0].text for result in results}
-    assert len(texts) == 1
 
 
 def test_a_request_beside_one_that_was_given_up_on_a_loop_that_ended_has_its_answer() -> None:

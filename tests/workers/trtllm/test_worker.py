@@ -409,16 +409,6 @@ def test_verdicts_are_those_of_the_transformers_worker(reference: Any) -> None:
             run(worker, VerifyTask(branches=[ids], yes_token=5, no_token=6, layer_exit=LayerExit(1.0, 1.0)))
 
 
-def test_tasks_of_no_use_here_are_refused_by_name() -> None:
-    from scaffolding_ext.protocol import RewardTask
-
-    with (
-        TRTLLMWorker(MODEL) as worker,
-        pytest.raises(InvalidTaskError, match="does not serve RewardTask: its model gives no rewards"),
-    ):
-        run(worker, RewardTask(input_str="x"))
-
-
 def test_without_tensorrt_llm_the_error_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.import_module
 
