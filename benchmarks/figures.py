@@ -68,9 +68,7 @@ class Study(NamedTuple):
 
 STUDIES: Mapping[str, Study] = {
     **{
-        f"real_{part}": Study(
-            f"studies.real --part {part}", minutes, (("--data", ""),), draws=part in ("votes", "runs")
-        )
+        f"real_{part}": Study(f"studies.real --part {part}", minutes, (("--data", ""),), draws=part == "runs")
         for part, minutes in (("votes", 6), ("confirmed", 3), ("runs", 1), ("chains", 2), ("budgets", 2), ("loops", 1))
     },
     "certaindex": Study("studies.certaindex", 15, (("--data", ""),)),

@@ -9,8 +9,6 @@ votes of up to 20 samples, in several random orders, and intervals resample ques
 questions that they were fitted to (the paper's skylines) and on others, the length threshold that stops as many votes,
 fewer samples for all, and our default. *need*: the correlation, over the questions that a vote of all samples answers,
 of 1 - certaindex after a few samples with the samples needed; beside it that of their mean length (figures 8, 9, 21).
-*chains*: DynasorCoT on Qwen3's chains, which were asked every 500 tokens: equal answers in a row end a chain, beside a
-cut at as many tokens.
 
 Reference: Fu et al., arXiv 2412.20993, section 4, appendices B and C.
 """
@@ -25,9 +23,8 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, size, track
-from benchmarks._lib.interval_controllers import INTERVAL, Chain
 from benchmarks._lib.report import Report
-from benchmarks.studies.autotts import Asked, read_chains, simulated
+from benchmarks.studies.autotts import Asked, read_chains
 from benchmarks.studies.real import CONSOL, R1, is_kept_back, simulated_recording
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
@@ -42,10 +39,9 @@ from scaffolding_ext.evaluation.logs.samples import Floats
 from scaffolding_ext.evaluation.tune.space import labelled_votes
 
 CAP, KNOB, THRESHOLD = 20, 5, 0.7  # the paper's table 3: self-consistency on MATH and GSM8K
-CAPS = (5, 10, 15, 30)
-QUANTILES = (1.0, 0.95)  # of the fitted curves
-KNOBS = (5, 10, 20)  # of the correlations
-NUM_EQUAL = (3, 5, 8, 10, 20)  # that end a chain
+CAPS = (5, 10)
+QUANTILE = 0.95  # of the fitted curves
+KNOBS = (5, 20)  # of the correlations
 NUM_RESAMPLES = 2000
 QWEN3 = "qwen3_chains.jsonl.gz"
 GSM8K, MATH500 = "gpt-4o-mini, GSM8K", "R1-Distill-8B, MATH-500"
@@ -123,27 +119,25 @@ def as_long_as_many(votes: Sequence[LabelledVote]) -> Callable[[LabelledVote], A
     return lambda vote: rule
 
 
-def initial(votes: Sequence[LabelledVote], quantile: float) -> AllocationRule:
+def initial(votes: Sequence[LabelledVote]) -> AllocationRule:
     """The curve at the first look, fitted to the votes."""
-    return InitialStepSkyline(knob=KNOB, curve=fit_curve(votes, KNOB, quantile))
+    return InitialStepSkyline(knob=KNOB, curve=fit_curve(votes, KNOB, QUANTILE))
 
 
-def dynamic(votes: Sequence[LabelledVote], quantile: float) -> AllocationRule:
+def dynamic(votes: Sequence[LabelledVote]) -> AllocationRule:
     """A curve at each look, fitted to the votes."""
     knobs = tuple(range(1, CAP))
-    return DynamicSkyline(knobs=knobs, curves=tuple(fit_curve(votes, knob, quantile) for knob in knobs))
+    return DynamicSkyline(knobs=knobs, curves=tuple(fit_curve(votes, knob, QUANTILE) for knob in knobs))
 
 
-def fitted(fit: Callable[[Sequence[LabelledVote], float], AllocationRule], quantile: float, in_place: bool) -> Policy:
+def fitted(fit: Callable[[Sequence[LabelledVote]], AllocationRule], in_place: bool) -> Policy:
     """Curves fitted to all votes, or for each half of the questions to the other half."""
 
     def policy(votes: Sequence[LabelledVote]) -> Callable[[LabelledVote], AllocationRule]:
         if in_place:
-            rule = fit(votes, quantile)
+            rule = fit(votes)
             return lambda vote: rule
-        rules = {
-            half: fit([vote for vote in votes if is_kept_back(vote.id) != half], quantile) for half in (True, False)
-        }
+        rules = {half: fit([vote for vote in votes if is_kept_back(vote.id) != half]) for half in (True, False)}
         return lambda vote: rules[is_kept_back(vote.id)]
 
     return policy
@@ -159,9 +153,8 @@ def policies() -> dict[str, Policy]:
         "LeaderChange": fixed(LeaderChange()),
     }
     for name, fit in (("curve at the first look", initial), ("curve at each look", dynamic)):
-        for quantile in QUANTILES:
-            found[f"{name}, {quantile:g}"] = fitted(fit, quantile, in_place=True)
-        found[f"{name}, 0.95, fitted on others"] = fitted(fit, 0.95, in_place=False)
+        found[f"{name}, {QUANTILE:g}"] = fitted(fit, in_place=True)
+        found[f"{name}, {QUANTILE:g}, fitted on others"] = fitted(fit, in_place=False)
     return found
 
 
@@ -192,9 +185,6 @@ def add_policies(report: Report, name: str, votes: Sequence[LabelledVote], num_o
         add_row(report, f"{name}: {label}", row_of(orders, policy), full)
     for cap in CAPS:
         add_row(report, f"{name}: vote of {cap}", row_of(orders, fixed(Even(num_samples=cap)), cap), full)
-        static = fixed(StaticThreshold(knob=KNOB, threshold=THRESHOLD))
-        if cap > KNOB:
-            add_row(report, f"{name}: static threshold, at most {cap}", row_of(orders, static, cap), full)
 
 
 def add_need(report: Report, name: str, votes: Sequence[LabelledVote], num_orders: int) -> None:
@@ -224,49 +214,6 @@ def add_need(report: Report, name: str, votes: Sequence[LabelledVote], num_order
             report.figure(f"{name}: correlation of {signal} at {knob} with need", value, float(low), float(high))
 
 
-def stopped(chain: Chain, num_equal: int, no_answer: int) -> tuple[int, int]:
-    """Answer and tokens of a chain that so many equal answers in a row end."""
-    run, last = 0, no_answer
-    for number, answer in enumerate(chain.probes, 1):
-        run = 0 if answer == no_answer else run + 1 if answer == last else 1
-        last = answer
-        if run >= num_equal:
-            return answer, number * INTERVAL
-    return chain.answer, chain.num_tokens
-
-
-def cut_at(chain: Chain, number: int) -> tuple[int, int]:
-    """Answer and tokens of a chain that is asked after so many intervals; its own if it has ended by then."""
-    if number > len(chain.probes) or number * INTERVAL >= chain.num_tokens:
-        return chain.answer, chain.num_tokens
-    return chain.probes[number - 1], number * INTERVAL
-
-
-def add_chains(report: Report, name: str, questions: Sequence[Asked]) -> None:
-    """Chains that stop, beside whole ones and those cut at as many tokens, by lot at one of two lengths."""
-
-    def means(end: Callable[[Asked, Chain], tuple[int, int]]) -> Floats:
-        found = []
-        for asked in questions:
-            ends = [end(asked, chain) for chain in asked.chains]
-            found.append(np.mean([(answer == asked.target, tokens) for answer, tokens in ends], axis=0))
-        return np.transpose(found)
-
-    most = max(len(chain.probes) for asked in questions for chain in asked.chains) + 1
-    cuts = [means(lambda asked, chain, number=number: cut_at(chain, number)) for number in range(1, most + 1)]
-    totals = [cut[1].sum() for cut in cuts]
-    whole = means(lambda asked, chain: (chain.answer, chain.num_tokens))
-    for num_equal in NUM_EQUAL:
-        rule = means(lambda asked, chain, num=num_equal: stopped(chain, num, asked.no_answer))
-        place = int(np.clip(np.searchsorted(totals, rule[1].sum()), 1, len(totals) - 1))
-        share = float(np.clip((rule[1].sum() - totals[place - 1]) / (totals[place] - totals[place - 1]), 0, 1))
-        alike = (1 - share) * cuts[place - 1] + share * cuts[place]
-        row = f"{name}: {num_equal} equal answers"
-        report.ratio(f"{row}: tokens, share of whole chains", rule[1], whole[1])
-        report.difference(f"{row}: points over whole chains", rule[0], whole[0], scale=100)
-        report.difference(f"{row}: points over the cut at as many tokens", rule[0], alike[0], scale=100)
-
-
 def correlation(first: Floats, second: Floats) -> float:
     """Pearson's; nan if one of them is constant."""
     if np.ptp(first) == 0 or np.ptp(second) == 0:
@@ -284,9 +231,6 @@ def main(report: Report, data: Path | None, num_orders: int, num_simulated: int)
     for name, votes in sets(data, num_simulated, report.rng):
         add_policies(report, name, votes, num_orders)
         add_need(report, name, votes, 2 * num_orders)
-    drawn = {"simulated": list(simulated(2, report.rng))} if data is None else chains_of(data)
-    for name, questions in drawn.items():
-        add_chains(report, name, questions)
 
 
 if __name__ == "__main__":

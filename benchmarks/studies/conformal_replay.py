@@ -6,7 +6,7 @@ A file has a row a chain: `question`, `answer`, and `turns` of `draft` (the chun
 target; null where nothing was scored) and `target` (what the target appended, or null). The chains ran under one rule;
 replaying another level says what would have been decided on these chunks, not what the chains would have become.
 Pools that grow meet all questions, one after the other, in random orders and without a calibration; a coin stands
-beside them.
+beside them. Ties are random.
 Without a file, runs are simulated: chunks of one question are alike, and scores drift from turn to turn.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import click
 import numpy as np
@@ -26,7 +26,7 @@ from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingPools
-from scaffolding_ext.controllers.draft_target.p_values import Ties, leave_one_out_p_values, p_values
+from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values, p_values
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Recording
 
@@ -44,9 +44,9 @@ CALIBRATIONS = {
 }
 GROWING = {
     "growing": "pools that grow question by question, coins until there are enough",
-    "growing_ranked": "the same, its decisions by ranks alone",
     "coin": "a coin",
 }
+TIES: Literal["random"] = "random"
 ENOUGH_DECISIONS = 300
 MIN_QUESTIONS = 8  # of a turn, before pools that grow rank there
 ADAPTIVE_STEP = 0.02
@@ -121,7 +121,7 @@ def simulated_runs(rng: np.random.Generator, num_questions: int = 60, num_chains
     return Chunks.of(chunks)
 
 
-def own_p_values(chunks: Chunks, ties: Ties, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def own_p_values(chunks: Chunks, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """P-values among the question's own first-turn scores, and among its own scores of the same turn."""
     first, same = np.empty_like(chunks.score), np.empty_like(chunks.score)
     for question in np.unique(chunks.question):
@@ -129,13 +129,13 @@ def own_p_values(chunks: Chunks, ties: Ties, rng: np.random.Generator) -> tuple[
         calibration = chunks.score[own[chunks.turn[own] == 0]]
         for turn in np.unique(chunks.turn[own]):
             here = own[chunks.turn[own] == turn]
-            same[here] = leave_one_out_p_values(chunks.score[here], ties, rng)
-            first[here] = p_values(calibration, chunks.score[here], ties, rng) if turn else same[here]
+            same[here] = leave_one_out_p_values(chunks.score[here], TIES, rng)
+            first[here] = p_values(calibration, chunks.score[here], TIES, rng) if turn else same[here]
     return first, same
 
 
 def halves(
-    chunks: Chunks, num_splits: int, ties: Ties, rng: np.random.Generator
+    chunks: Chunks, num_splits: int, rng: np.random.Generator
 ) -> Iterator[tuple[npt.NDArray[np.bool_], dict[str, npt.NDArray[np.bool_]]]]:
     """Random halves of the questions, each half once tested and once calibrated on, and what is decided on the chunks.
 
@@ -154,16 +154,16 @@ def halves(
             here = chunks.turn == turn
             if not np.any(here & ~tested):
                 tested &= ~here
-        p_by: dict[str, Floats] = dict(zip(("own_turn0", "own_per_turn"), own_p_values(chunks, ties, rng), strict=True))
+        p_by: dict[str, Floats] = dict(zip(("own_turn0", "own_per_turn"), own_p_values(chunks, rng), strict=True))
         p_by["turn0"] = np.ones_like(chunks.score)
         p_by["turn0"][tested] = p_values(
-            chunks.score[~is_test[chunks.question] & (chunks.turn == 0)], chunks.score[tested], ties, rng
+            chunks.score[~is_test[chunks.question] & (chunks.turn == 0)], chunks.score[tested], TIES, rng
         )
         p_by["per_turn"] = np.ones_like(chunks.score)
         for turn in np.unique(chunks.turn[tested]):
             here = tested & (chunks.turn == turn)
             pool = ~is_test[chunks.question] & (chunks.turn == turn)
-            p_by["per_turn"][here] = p_values(chunks.score[pool], chunks.score[here], ties, rng)
+            p_by["per_turn"][here] = p_values(chunks.score[pool], chunks.score[here], TIES, rng)
         decided = {name: p[tested][:, None] <= np.array(ALPHAS) for name, p in p_by.items()}
         order = np.argsort(rng.permutation(num_questions)[chunks.question[tested]], kind="stable")
         decided["adaptive"] = adaptive_decisions(p_by["turn0"][tested], order)
@@ -195,12 +195,12 @@ class Replay(NamedTuple):
     split_rates: dict[str, Floats]
 
 
-def replay(chunks: Chunks, num_splits: int, ties: Ties, rng: np.random.Generator) -> Replay:
+def replay(chunks: Chunks, num_splits: int, rng: np.random.Generator) -> Replay:
     """Decide every split and count."""
     num_tested = np.zeros(len(chunks.score))
     fired = {name: np.zeros((len(chunks.score), len(ALPHAS))) for name in CALIBRATIONS}
     rates: dict[str, list[Floats]] = {name: [] for name in CALIBRATIONS}
-    for tested, decided in halves(chunks, num_splits, ties, rng):
+    for tested, decided in halves(chunks, num_splits, rng):
         num_tested += tested
         for name, decisions in decided.items():
             fired[name][tested] += decisions
@@ -218,21 +218,19 @@ def replay_growing(chunks: Chunks, num_orders: int, rng: np.random.Generator) ->
     of_question = [np.flatnonzero(chunks.question == question) for question in np.unique(chunks.question)]
     for _ in track(range(num_orders), "orders"):
         pools = GrowingPools(len(of_question))
-        p, ranked = np.empty(shape[0]), np.zeros(shape[0], dtype=bool)
+        p = np.empty(shape[0])
         for question in rng.permutation(len(of_question)):
             for chunk in of_question[question]:
                 pool, num_questions = pools.at(int(chunks.turn[chunk]))
-                ranked[chunk] = num_questions >= MIN_QUESTIONS
-                p[chunk] = pool.p_value(chunks.score[chunk], "random", rng) if ranked[chunk] else rng.random()
+                is_ranked = num_questions >= MIN_QUESTIONS
+                p[chunk] = pool.p_value(chunks.score[chunk], TIES, rng) if is_ranked else rng.random()
             own = of_question[question]
             pools.join(list(zip(chunks.turn[own].tolist(), chunks.score[own].tolist(), strict=True)))
-        p_by = {"growing": p, "growing_ranked": np.where(ranked, p, np.inf), "coin": rng.random(shape[0])}
-        for name, values in p_by.items():
+        for name, values in {"growing": p, "coin": rng.random(shape[0])}.items():
             decided = values[:, None] <= np.array(ALPHAS)
-            met = np.isfinite(values)
             fired[name] += decided
-            num_tested[name] += met
-            rates[name].append(decided[met].mean(axis=0))
+            num_tested[name] += 1
+            rates[name].append(decided.mean(axis=0))
     return Replay(fired, num_tested, {name: np.array(of_orders) for name, of_orders in rates.items()})
 
 
@@ -251,7 +249,7 @@ def report_strangeness(report: Report, chunks: Chunks, replayed: Replay, names: 
             report.difference(title, gap, questions=chunks.question[tested])
 
 
-def report_rates(report: Report, chunks: Chunks, replayed: Replay, ties: Ties) -> None:
+def report_rates(report: Report, chunks: Chunks, replayed: Replay) -> None:
     """Rates over all turns and by turn, each with its interval from resampling questions, and the bars."""
     num_decisions = np.bincount(chunks.turn)
     for turn, number in enumerate(num_decisions):
@@ -265,49 +263,41 @@ def report_rates(report: Report, chunks: Chunks, replayed: Replay, ties: Ties) -
                     continue
                 counts = replayed.fired[name][here, column], replayed.num_tested[name][here]
                 where = "all turns" if turn is None else f"turn {turn}"
-                rate = report.ratio(f"{ties} {name} alpha {alpha} {where}", *counts, chunks.question[here])
+                rate = report.ratio(f"{TIES} {name} alpha {alpha} {where}", *counts, chunks.question[here])
                 if turn is None and name == "per_turn":
                     distance = abs(rate.value - alpha)
-                    report.bar(f"{ties}, a pool a turn, alpha {alpha}: overall", distance, "<=", 0.01)
+                    report.bar(f"{TIES}, a pool a turn, alpha {alpha}: overall", distance, "<=", 0.01)
                 elif turn is not None and num_decisions[turn] >= ENOUGH_DECISIONS:
                     worst = max(worst, abs(rate.value - alpha))
-            report.figure(f"{ties} {name} alpha {alpha} worst turn, distance", worst)
+            report.figure(f"{TIES} {name} alpha {alpha} worst turn, distance", worst)
             low, high = np.quantile(replayed.split_rates[name][:, column], (0.025, 0.975))
             mean = float(replayed.split_rates[name][:, column].mean())
-            report.figure(f"{ties} {name} alpha {alpha} single splits", mean, float(low), float(high))
+            report.figure(f"{TIES} {name} alpha {alpha} single splits", mean, float(low), float(high))
             if name == "per_turn":
-                bar = f"{ties}, a pool a turn, alpha {alpha}: worst turn of {ENOUGH_DECISIONS} decisions"
+                bar = f"{TIES}, a pool a turn, alpha {alpha}: worst turn of {ENOUGH_DECISIONS} decisions"
                 report.bar(bar, worst, "<=", 0.02)
 
 
 def report_rejected(report: Report, chunks: Chunks, replayed: Replay) -> None:
-    """Report the right chains among those with rejected chunks, and the others, overall and within a question."""
+    """Report the right chains among those with rejected chunks less the others, within a question."""
     question_mean = np.bincount(chunks.question, chunks.right) / np.bincount(chunks.question)
     within = chunks.right - question_mean[chunks.question]
-    tested = replayed.num_tested["turn0"] > 0
-    for name in ("turn0", "per_turn", "own_turn0", "own_per_turn"):
-        for column, alpha in enumerate(ALPHAS):
-            share = replayed.fired[name][tested, column] / replayed.num_tested[name][tested]
-            question, right = chunks.question[tested], chunks.right[tested]
-            for side, weight in (("rejected", share), ("accepted", 1 - share)):
-                title = f"{name} alpha {alpha} chains right, {side} chunks"
-                if np.all(np.bincount(question, weight) > 0):
-                    report.ratio(title, right * weight, weight, question)
-                else:
-                    report.figure(title, float(right @ weight / sum(weight)))
-            gap = within[tested] * (share / share.mean() - (1 - share) / (1 - share).mean())
-            title = f"{name} alpha {alpha} chains right, rejected less accepted, within a question"
-            report.difference(title, gap, questions=question)
+    tested = replayed.num_tested["per_turn"] > 0
+    for column, alpha in enumerate(ALPHAS):
+        share = replayed.fired["per_turn"][tested, column] / replayed.num_tested["per_turn"][tested]
+        gap = within[tested] * (share / share.mean() - (1 - share) / (1 - share).mean())
+        title = f"per_turn alpha {alpha} chains right, rejected less accepted, within a question"
+        report.difference(title, gap, questions=chunks.question[tested])
 
 
-def plot(figures: Figures, ties: Ties, path: Path) -> None:
+def plot(figures: Figures, path: Path) -> None:
     """Draw the rate by turn, a panel a level."""
     turns = [turn for turn in range(100) if f"decisions turn {turn}" in figures]
     few = [turn for turn in turns if (figures[f"decisions turn {turn}"]["value"] or 0) < ENOUGH_DECISIONS]
     with drawing(path, 1, len(ALPHAS), figsize=(15, 4), sharex=True) as (figure, panels):
         for panel, alpha in zip(panels, ALPHAS, strict=True):
             for name in ("turn0", "per_turn", "own_turn0"):
-                rates = [(turn, of(figures, f"{ties} {name} alpha {alpha} turn {turn}")) for turn in turns]
+                rates = [(turn, of(figures, f"{TIES} {name} alpha {alpha} turn {turn}")) for turn in turns]
                 drawn = [(turn, rate) for turn, rate in rates if rate is not None]
                 points(panel, [turn for turn, _ in drawn], [rate for _, rate in drawn], CALIBRATIONS[name])
             panel.axhline(alpha, color="black", linewidth=1, linestyle="--")
@@ -328,20 +318,17 @@ def main(report: Report, runs: Path | None, alone: Path | None, splits: int, plo
     recorded = None if runs is None else read_recording([runs])
     chunks = simulated_runs(report.rng) if recorded is None else scored_chunks(recorded)
     report.setting |= {"questions": int(chunks.question.max()) + 1, "decisions": len(chunks.score)}
-    for ties in ("conservative", "random"):
-        replayed = replay(chunks, splits, ties, report.rng)
-        report_rates(report, chunks, replayed, ties)
-        if ties == "conservative":
-            report_rejected(report, chunks, replayed)
-        else:
-            report_strangeness(report, chunks, replayed, ["per_turn"])
+    replayed = replay(chunks, splits, report.rng)
+    report_rates(report, chunks, replayed)
+    report_rejected(report, chunks, replayed)
+    report_strangeness(report, chunks, replayed, ["per_turn"])
     grown = replay_growing(chunks, splits, report.rng)
-    report_rates(report, chunks, grown, "random")
+    report_rates(report, chunks, grown)
     report_strangeness(report, chunks, grown, ["growing", "coin"])
     if recorded is not None and alone is not None:
         report_router(report, recorded, read_recording([alone]))
     if plot_path is not None:
-        plot(report.figures, "conservative", plot_path)
+        plot(report.figures, plot_path)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measures savings on recorded samples of real models: every row is a call of `Replay`, and runs no model.
 
-    python -m benchmarks.studies.real --data FOLDER --part votes --plot_path real_votes.png --json
+    python -m benchmarks.studies.real --data FOLDER --part votes --json
 
 FOLDER holds the recordings (`SETS` names their files). Without it, samples are simulated.
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,11 +43,8 @@ from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.evaluation.run.spending import evenness, unsettledness
 from scaffolding_ext.evaluation.tune.choose import (
     Cheapest,
-    Goal,
     MostAccurate,
-    candidates_of,
     chosen,
-    cross_fitted,
     cross_validated,
 )
 from scaffolding_ext.evaluation.tune.costs import Cost
@@ -73,7 +69,6 @@ SETS = {
     "gpt-4o-mini, MedQA, 40": (CONSOL, "medqa", 40),
 }
 DEFAULT_SETS = (AIME, GPQA, R1_AT_16, "gpt-4o-mini, GSM8K, 40", "simulated")
-CHOSEN_ALIKE = ("LeaderChange", "Adaptive-Consistency", "doubling")
 MAX_LOSS = 0.003
 BAR = -0.01  # accuracy over the full vote, whose lower end the power is about
 DEFAULT_LOSS = 0.205  # points: 0.2, rounded to two digits
@@ -200,14 +195,6 @@ def plain_vote_of(trial: Replay, tokens: float) -> ReplayResult:
     return ReplayResult(costs=costs, **{name: mixed(getattr(fewer, name), getattr(more, name)) for name in names})
 
 
-def lists_chosen(trial: Replay, goal: Goal) -> dict[str, float]:
-    """Return the frequency of each list of settings, as a share of the choices in `cross_validated`."""
-    titles = [title for title, own in trial.lists.items() for _ in own]
-    _, choices = cross_fitted(candidates_of(trial, trial.lists)[1], goal, trial.rng(2))
-    counts = Counter(titles[index] for each in choices for index in each.tolist() if index >= 0)
-    return {title: num / sum(map(len, choices)) for title, num in counts.most_common()}
-
-
 def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[float], list[float]]:
     """Every row of one set; shares and losses (points) of the settings of `GRID`."""
     goal, num_samples = Cheapest(MAX_LOSS), recording.num_samples
@@ -215,12 +202,7 @@ def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[flo
     trial.try_all()
     report.figure(f"{name}: questions", len(recording.questions))
     report.figure(f"{name}: groups", int(trial.groups.max()) + 1)
-    for title, share in lists_chosen(trial, goal).items():
-        report.figure(f"{name}: choices of {title}, share", share)
     rows = baselines(trial, goal) | {
-        f"{each}, chosen": cross_validated(trial, goal, {each: trial.lists[each]}) for each in CHOSEN_ALIKE
-    }
-    rows |= {
         DEFAULT: trial.play(Setting(Whole(), num_samples, LeaderChange())),
         TUNED: cross_validated(trial, goal),
         **{f"vote of {each}": trial.play(Setting(Whole(), each)) for each in numbers_to_try(num_samples)},
@@ -240,16 +222,9 @@ def add_votes(report: Report, name: str, recording: Recording) -> tuple[list[flo
     report.bar(f"{name}: {TUNED}: tokens beside Adaptive-Consistency .90", tokens / rival, "<=", 1.0)
     for weight in trial.votes.samples.weights:
         ending = Whole(is_asked=weight == "answer_probability")
-        for number in (num_samples, max(2, num_samples // 4)):
-            ours, plain = (trial.play(Setting(ending, number, weight=each)) for each in (weight, None))
-            row = f"{name}: vote of {number} by {weight}"
-            add_over(report, f"{row}: points over the plain vote", ours, plain, trial)
-            report.ratio(
-                f"{row}: tokens, share of the plain vote's",
-                ours.costs["decoded"],
-                trial.play(Setting(Whole(), number)).costs["decoded"],
-                trial.groups,
-            )
+        ours, plain = (trial.play(Setting(ending, num_samples, weight=each)) for each in (weight, None))
+        row = f"{name}: vote of {num_samples} by {weight}: points over the plain vote"
+        add_over(report, row, ours, plain, trial)
     return grid_of(trial)
 
 
@@ -397,20 +372,15 @@ def votes_at_looks(recording: Recording) -> Tenths:
     return Tenths(*(np.array([each[:num_looks] for each in rows]) for rows in (plain, weighed)))
 
 
-def add_weighed(report: Report, name: str, recording: Recording, cohorts: Sequence[str]) -> None:
-    """Weighed votes of cut chains, all together and by cohort."""
+def add_weighed(report: Report, name: str, recording: Recording) -> None:
+    """Weighed votes of cut chains."""
     found = votes_at_looks(recording)
     for place in range(found.plain.shape[1]):
-        for cohort in ("all", *sorted(set(cohorts))):
-            own = np.array([cohort in ("all", each) for each in cohorts])
-            row = f"{name}: {cohort}, look {place + 1}"
-            report.difference(f"{row}: plain vote: right", found.plain[own, place])
-            report.difference(f"{row}: weighed vote: right", found.weighed[own, place])
-            report.difference(
-                f"{row}: weighed over plain, points", found.weighed[own, place], found.plain[own, place], scale=100
-            )
-            report.figure(f"{row}: votes that become right", float((found.weighed > found.plain)[own, place].sum()))
-            report.figure(f"{row}: votes that become wrong", float((found.weighed < found.plain)[own, place].sum()))
+        plain, weighed, row = found.plain[:, place], found.weighed[:, place], f"{name}: all, look {place + 1}"
+        report.difference(f"{row}: plain vote: right", plain)
+        report.difference(f"{row}: weighed over plain, points", weighed, plain, scale=100)
+        report.figure(f"{row}: votes that become right", float((weighed > plain).sum()))
+        report.figure(f"{row}: votes that become wrong", float((weighed < plain).sum()))
     tokens = np.concatenate([each.tokens for each in recording.questions])
     report.figure(f"{name}: a token a chain that asking takes at least, share", float(1 / tokens.mean()))
 
@@ -449,18 +419,13 @@ def chains(report: Report, data: Path | None, num_simulated: int) -> None:
     if data is None:
         drawn = simulated_recording(num_simulated, report.rng)
         add_stops(report, SIMULATED, drawn.first(1))
-        add_weighed(report, SIMULATED, drawn, ["even", "odd"] * (num_simulated // 2) + ["even"] * (num_simulated % 2))
+        add_weighed(report, SIMULATED, drawn)
         add_quarter(report, SIMULATED, drawn)
         return
     add_stops(report, "GPQA", only(read_recording([data / GEMMA], run=RANDOM_SET, num_samples=1), RANDOM_SET))
-    cohort_of = {
-        (row.value["task"], row.value["question"]): row.value["cohort"]
-        for row in read_rows(data / GEMMA, "log")
-        if row.value["set"] == SELECTED_SET
-    }
     for name, task in TASKS.items():
         recording = only(read_recording([data / GEMMA], task=task, run=SELECTED_SET, num_samples=10), SELECTED_SET)
-        add_weighed(report, name, recording, [cohort_of[each.task, each.id] for each in recording.questions])
+        add_weighed(report, name, recording)
         add_quarter(report, name, recording)
 
 
@@ -551,7 +516,7 @@ def _num_lost(ended: Sequence[tuple[str, int]]) -> int:
 # ---- picture
 
 
-def plot_runs(figures: Figures, path: Path) -> None:
+def plot(figures: Figures, path: Path) -> None:
     """A dot a run: points over the full vote against the share of tokens, our default and Adaptive-Consistency."""
     ends = (": points", ": tokens, share of all")
     names = sorted({name.removesuffix(end) for name in figures for end in ends if name.endswith(end)})
@@ -564,38 +529,6 @@ def plot_runs(figures: Figures, path: Path) -> None:
         axes.set(xlabel="decoded tokens, % of all samples", ylabel="points over the vote of all")
         axes.set_title(f"{figures['runs']['value']:.0f} runs of frontier models: a dot a run")
         below(figure, axes, 2)
-
-
-def plot(figures: Figures, path: Path) -> None:
-    """Accuracy against the share of tokens: the vote of all, plain votes, Adaptive-Consistency, ours, the oracle."""
-    titles = {AIME: "13 frontier runs, OTIS Mock AIME, votes of 8", R1_AT_16: "R1-Distill-8B, MATH-500, votes of 16"}
-    titles = {name: title for name, title in titles.items() if f"{name}: questions" in figures} or {
-        SIMULATED: SIMULATED
-    }
-
-    def place(name: str, row: str) -> tuple[float, float]:
-        ends = ("tokens, share of all", "right")
-        tokens, right = (100 * figures[f"{name}: {row}: {end}"]["value"] for end in ends)
-        return tokens, right
-
-    with drawing(path, len(titles), 1, figsize=(5, 4.2 * len(titles))) as (figure, every):
-        for axes, (name, title) in zip(np.atleast_1d(every), titles.items(), strict=True):
-            rows = [row.split(": ")[1] for row in figures if row.startswith(f"{name}: ") and row.endswith(": right")]
-            plain = [place(name, row) for row in rows if row.startswith("vote of ")]
-            axes.plot(*zip(*plain, strict=True), "o-", color="0.6", label="plain votes", markersize=4)
-            full = next(row for row in rows if row.startswith(("all ", "ask ")))
-            for row, label in {
-                full: "vote of all",
-                SEQUENTIAL: SEQUENTIAL,
-                DOUBLING: "doubling (its_hub)",
-                DEFAULT: "ours, default",
-                TUNED: "ours, tuned",
-                next(row for row in rows if "(limit)" in row): "oracle",
-            }.items():
-                axes.plot(*place(name, row), "o", label=label, markersize=8)
-            axes.set(xlabel="decoded tokens, % of all samples", ylabel="right, %")
-            axes.set_title(title)
-        below(figure, np.atleast_1d(every)[0], 2)
 
 
 PARTS = {"votes": votes, "confirmed": confirmed, "runs": runs, "chains": chains, "budgets": budgets, "loops": loops}
@@ -612,8 +545,7 @@ def main(report: Report, data: Path | None, parts: Sequence[str], num_simulated:
     for part in parts or PARTS:
         PARTS[part](report, data, num_simulated)
     if plot_path is not None:
-        draw = plot_runs if tuple(parts) == ("runs",) else plot
-        draw(report.figures, plot_path)
+        plot(report.figures, plot_path)
 
 
 if __name__ == "__main__":

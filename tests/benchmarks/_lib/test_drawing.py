@@ -17,8 +17,8 @@ pytest.importorskip("matplotlib")
 
 
 DRAWN: dict[str, Callable[[Any, Path], None]] = {
-    "real_votes": real.plot,
-    "conformal_replay": lambda figures, path: conformal_replay.plot(figures, "conservative", path),
+    "real_runs": real.plot,
+    "conformal_replay": conformal_replay.plot,
 }
 
 
