@@ -15,7 +15,9 @@ TAKEN = ("examples/*", "examples/own_*/*", "configs/*.yaml", "configs/models/*.y
 LANGUAGES = {".py": "python", ".sh": "bash"}
 CELL = re.compile(r"<td[^>]*>.*?</td>", re.DOTALL)
 LONG_NAME = re.compile(r"(?<=<code>)[\w./:-]{20,}(?=</code>)")
-BREAK = re.compile(r"[./](?=\w)|_(?=[a-z]{4})")
+INLINE = re.compile(r"(?<=<code>)[^<]+")
+OPTION = re.compile(r"(?<![\w-])--?[\w-]+")
+BREAK = re.compile(r"(?<=\w)[./](?=\w)|_(?=[a-z]{4})")
 EXAMPLE = re.compile(r"^\| \[\w+\.\w+]\(\.\./(examples/[\w.]+)\)", re.MULTILINE)  # a row of the examples
 LINK = re.compile(r"(!?\[[^]]*]\()((?:\.\./)+[^)#\s]+)(#[^)\s]+)?\)")
 FIGURES = re.compile(r"^Figures?: `\w+\.json`.*$", re.MULTILINE)  # the line at the foot of a page of results
@@ -57,8 +59,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Let long names in tables break behind their dots and slashes, so that the table fits the page."""
-    return CELL.sub(lambda cell: LONG_NAME.sub(lambda name: BREAK.sub(r"\g<0><wbr>", name[0]), cell[0]), html)
+    """Break long names in tables behind dots and slashes, so that the table fits the page; keep options whole."""
+    html = CELL.sub(lambda cell: LONG_NAME.sub(lambda name: BREAK.sub(r"\g<0><wbr>", name[0]), cell[0]), html)
+    return INLINE.sub(lambda code: OPTION.sub(r'<span class="whole">\g<0></span>', code[0]), html)
 
 
 def _shown(example: Path) -> str:
