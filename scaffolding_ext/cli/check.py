@@ -50,8 +50,14 @@ def check(
       scaffolding-ext check stack.yaml --question "What is 17 + 25?" --max_tokens 512
     """
     from scaffolding_ext.doctor.examination import examine
+    from scaffolding_ext.evaluation.run.progress_bar import Heartbeat, beating
+    from scaffolding_ext.protocol import Worker
+    from scaffolding_ext.protocol.worker import num_written_by
 
-    found = examine(own_model.load(stack, overrides), questions, max_tokens, timeout)
+    config, workers = own_model.load(stack, overrides), list[Worker]()
+    beat = Heartbeat(lambda: 0, lambda: num_written_by(workers))
+    with beating(beat, lambda told: click.echo(told, err=True)):
+        found = examine(config, questions, max_tokens, timeout, built=lambda llm: workers.extend(llm.workers.values()))
     if as_json:
         click.echo(json.dumps(found.to_json()))
     else:

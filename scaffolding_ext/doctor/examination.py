@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scaffolding_ext.controllers.base import attributes_of
 from scaffolding_ext.doctor.exchange import CallLog, Exchange, Written, ask, questions_of
 from scaffolding_ext.doctor.findings import Examined, Finding, findings
+from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol.worker import WorkerTag, declared, worker_for
 from scaffolding_ext.stack.build import build_stack
@@ -89,6 +90,7 @@ def examine(
     max_tokens: int | None = None,
     timeout: float = 600.0,
     references: Mapping[str, Any] | None = None,
+    built: Callable[[ScaffoldingLlm], object] = lambda llm: None,
 ) -> Examination:
     """Build a stack, ask it questions and inspect its workers' requests and replies.
 
@@ -98,6 +100,7 @@ def examine(
         max_tokens: Token limit of each chain, if the controller takes one; None leaves the stack as it is.
         timeout: Seconds for each question.
         references: As in `build_stack`.
+        built: Called once the stack is built, before the questions are asked.
 
     Raises:
         ConfigError: The stack is invalid and cannot be built.
@@ -105,6 +108,7 @@ def examine(
     """
     asked = list(questions) or questions_of(config)
     with build_stack(config, references) as llm:
+        built(llm)
         log = CallLog(llm.workers)
         exchanges = [ask(llm, log, question, max_tokens, timeout) for question in asked]
         controller: Any = llm.prototype_controller

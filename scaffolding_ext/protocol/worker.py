@@ -60,6 +60,11 @@ def workers_within(workers: Iterable[Worker]) -> Iterator[Worker]:
             found += [value for value in vars(worker).values() if isinstance(value, Worker)]
 
 
+def num_written_by(workers: Iterable[Worker]) -> int:
+    """Return the tokens so far, those of unfinished requests included."""
+    return sum(getattr(worker, "num_written", 0) for worker in workers_within(workers))
+
+
 def worker_for(workers: Mapping[Any, Worker], tag: Any) -> Worker | None:
     key = worker_key(workers, tag)
     return None if key is None else workers[key]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from scaffolding_ext.cli.main import main
+from scaffolding_ext.evaluation.run.progress_bar import Heartbeat
 from scaffolding_ext.testing import ScriptedWorker
 from tests.servers.openai_server import OpenAIServer
 
@@ -45,6 +49,29 @@ def test_questions_are_asked_in_the_place_of_the_stacks_own(tmp_path: Path) -> N
     asked = json.loads(CliRunner().invoke(main, arguments).stdout)
     assert [exchange["question"] for exchange in asked["exchanges"]] == ["One?", "Two?", "Three?"]
     assert asked["exchanges"][0]["answer"] == "4"
+
+
+def test_a_line_says_what_comes_while_no_answer_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openai")
+    told = threading.Event()
+    beat = Heartbeat.beat
+
+    def telling(self: Heartbeat) -> str | None:
+        line = beat(self)
+        told.set()
+        return line
+
+    async def hold(task: Any) -> None:
+        await asyncio.to_thread(told.wait)
+
+    monkeypatch.setattr(Heartbeat, "beat", telling)
+    monkeypatch.setattr("scaffolding_ext.evaluation.run.progress_bar._BEAT_SECONDS", 0.01)
+    with ScriptedWorker("\\boxed{4}", before=hold) as worker, OpenAIServer(worker, "mine", flavor="openai") as server:
+        generation = {"type": "OpenAIWorker", "args": {"base_url": server.url, "model": "mine", "endpoint": "chat"}}
+        done = CliRunner().invoke(main, ["check", stack(tmp_path, "", workers={"generation": generation})])
+    assert done.exit_code == 0, done.output
+    assert "nothing has come for 0 s" in done.stderr
+    assert "nothing has come" not in done.stdout
 
 
 def test_the_stacks_own_arguments_are_checked(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def progress_shown(
     earlier = tally.tokens["decoded"]  # of a run that goes on
     beat = Heartbeat(lambda: tally.num_samples, lambda: max(earlier + num_written(), tally.tokens["decoded"]), clock)
     if not console.is_terminal:
-        with _beating(beat, lambda told: click.echo(f"{num_done()} of {total} done, {told}", err=True)):
+        with beating(beat, lambda told: click.echo(f"{num_done()} of {total} done, {told}", err=True)):
             yield show_line
         return
     columns = BarColumn(), MofNCompleteColumn(), "{task.description}", TimeRemainingColumn()
@@ -70,7 +70,7 @@ def progress_shown(
         def advance(record: Record) -> None:
             progress.update(bar, completed=num_done(), description=figures(tally))
 
-        with _beating(beat, lambda told: progress.update(bar, description=told)):
+        with beating(beat, lambda told: progress.update(bar, description=told)):
             yield advance
 
 
@@ -83,7 +83,7 @@ class Heartbeat:
     """
 
     def __init__(
-        self, num_ended: Callable[[], int], num_written: Callable[[], int], clock: Callable[[], float]
+        self, num_ended: Callable[[], int], num_written: Callable[[], int], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._num_ended, self._num_written, self._clock = num_ended, num_written, clock
         self._last = num_ended(), num_written(), clock()  # when something came
@@ -103,7 +103,7 @@ class Heartbeat:
 
 
 @contextmanager
-def _beating(heartbeat: Heartbeat, show: Callable[[str], object]) -> Iterator[None]:
+def beating(heartbeat: Heartbeat, show: Callable[[str], object]) -> Iterator[None]:
     """Show each beat while the block runs."""
     over = threading.Event()
 

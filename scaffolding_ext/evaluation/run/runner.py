@@ -20,7 +20,7 @@ from scaffolding_ext.evaluation.run.scoring import Score, letter_of, score, scor
 from scaffolding_ext.evaluation.run.sections import figures_of
 from scaffolding_ext.host.arguments import checked_prompt
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol.worker import workers_within
+from scaffolding_ext.protocol.worker import num_written_by, workers_within
 from scaffolding_ext.request.audit import AuditFinding
 from scaffolding_ext.request.figures import Answers
 from scaffolding_ext.request.ledger import Ledger
@@ -133,7 +133,7 @@ class LocalEngine:
         )
 
     def num_written(self) -> int:
-        return sum(getattr(worker, "num_written", 0) for worker in workers_within(self._llm.workers.values()))
+        return num_written_by(self._llm.workers.values())
 
     async def is_up(self) -> bool:
         asks = [worker.is_up for worker in workers_within(self._llm.workers.values()) if hasattr(worker, "is_up")]
