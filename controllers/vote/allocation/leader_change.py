@@ -113,7 +113,7 @@ class LeaderChange(SequentialRule):
 
     Weights of votes count in units of their mean: each further sample is expected to weigh as much.
 
-    The defaults are the cheapest setting that lost at most 0.2 points on each of four recordings
+    The defaults were the cheapest setting that lost about 0.2 points on each of four recordings
     (`benchmarks/studies/real.py`). On MedQA, which had no part in the choice, they lost 3 points: halve `miss` to be
     careful.
 
