@@ -1,4 +1,4 @@
-"""The front reads a text as its prompt and its marks say, whole or streamed, and asks nothing a second time."""
+"""The front reads a text as its prompt and its marks say, whole or streamed, whoever separates its thinking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both shapes of log-probabilities, and counts, come out as one."""
+"""Answers of servers come out as one: shapes of log-probabilities, counts, tool calls and separated thinking."""
 
 from __future__ import annotations
 
