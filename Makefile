@@ -61,7 +61,7 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format $(SOURCES)
 
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 pages: $(VENV)/.installed
 	$(BIN)/python docs/_scripts/install_commands.py

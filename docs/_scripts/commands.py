@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -77,7 +76,7 @@ def _listed(options: Iterable[_Option]) -> str:
 def _sections(group: click.Group, path: str, level: int, common: list[_Option]) -> Iterator[str]:
     for name, command in sorted(group.commands.items()):
         yield f"{'#' * level} {path} {name}\n"
-        yield from _described(command)
+        yield f"{_described(command)}\n"
         if isinstance(command, click.Group):
             yield from _sections(command, f"{path} {name}", level + 1, common)
             continue
@@ -91,16 +90,9 @@ def _sections(group: click.Group, path: str, level: int, common: list[_Option]) 
             yield f"{'Also' if own else 'Takes'} {', '.join(shared)}.\n"
 
 
-def _described(command: click.Command) -> Iterator[str]:
-    """What its help says, but for the examples."""
-    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
-        kept = paragraph.strip("\n").removeprefix("\b\n")
-        if kept == paragraph.strip("\n"):
-            yield f"{' '.join(paragraph.split())}\n"
-            continue
-        title, _, code = kept.partition("\n")
-        if title != "Example:":  # `--help` and the guides have these
-            yield f"{title}\n\n```bash\n{textwrap.dedent(code).rstrip()}\n```\n"
+def _described(command: click.Command) -> str:
+    """The first paragraph of its help; `--help` and the guides have the rest."""
+    return " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "answers.md"
 
 def rows() -> list[tuple[str, str, str, bool]]:
     """Pairs of the table with what it says of them, without and with implied units."""
-    table = DOCS.read_text(encoding="utf-8").partition("## What equals what")[2].partition("Equality of bare")[0]
+    table = DOCS.read_text(encoding="utf-8").partition("## What equals what")[2].partition("\n## ")[0]
     found = []
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.strip("| ").split(" | ")]

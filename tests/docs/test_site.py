@@ -25,7 +25,8 @@ PAGES = sorted(page for page in DOCS.rglob("*.md") if not page.is_relative_to(DO
 ALL = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in ALL}
 
-LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)\s]*)?\)")
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 ADDRESS = re.compile(r"\]\((https?:[^)]*)\)")
 CODE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 GROUPS = {f"scaffolding_ext.{name}" for name, each in vars(registry).items() if isinstance(each, registry.Registry)}
@@ -67,12 +68,22 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(navigation()) == sorted(str(page.relative_to(DOCS)) for page in PAGES), "add it to nav in mkdocs.yml"
 
 
+def anchors(page: Path) -> set[str]:
+    """Those of a page's headings, as the site names them."""
+    words = [
+        re.sub(r"[^\w\s-]", "", each).strip().lower() for each in HEADING.findall(page.read_text(encoding="utf-8"))
+    ]
+    return {re.sub(r"[-\s]+", "-", each) for each in words}
+
+
 def test_no_link_leads_nowhere() -> None:
     faults = []
     for page, text in TEXTS.items():
         prose = CODE.sub("", text)
-        folder = (ROOT / page).parent
-        faults += [f"{page}: {target}" for target in LINK.findall(prose) if not (folder / target).exists()]
+        for name, anchor in LINK.findall(prose):
+            target = (ROOT / page).parent / name if name else ROOT / page
+            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+                faults.append(f"{page}: {name}#{anchor}")
         faults += [f"{page}: {each}" for each in ADDRESS.findall(prose) if not re.match(r"https?://[\w.-]+\.\w+", each)]
         faults += [f"{page}: an address that does not exist" for _ in re.findall("OWNER", text)]
     assert faults == []
@@ -181,12 +192,11 @@ def test_a_release_changes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(both) == f"torch and transformers are not installed; {how_to_install('hf')}"
 
 
-@pytest.mark.slow
 def test_the_site_is_built_and_no_link_leads_nowhere(tmp_path: Path) -> None:
     for module in ("mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(module)
     site = tmp_path / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     built = {str(path.relative_to(site)): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
