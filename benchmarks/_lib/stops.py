@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks._lib.power import required_num_questions
 from benchmarks._lib.report import Report
 from scaffolding_ext.evaluation.logs.samples import Floats, Recording
 from scaffolding_ext.evaluation.tune.costs import Cost
 from scaffolding_ext.evaluation.tune.endings import Cut, Ending, RecordedChains, Stopped, Whole, endings_to_try
-from scaffolding_ext.stats.power import required_num_questions
 
 NUM_CUTS = 40
 NUM_FOLDS = 5

@@ -29,6 +29,7 @@ import numpy.typing as npt
 from benchmarks._lib.command import benchmark, plotted, size, track
 from benchmarks._lib.drawing import Figures, below, coloured, drawing, of, point
 from benchmarks._lib.interval_controllers import INTERVAL, Chain, Played, confidence_momentum, parallel_probe
+from benchmarks._lib.power import required_num_questions
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
@@ -39,7 +40,6 @@ from scaffolding_ext.controllers.vote.allocation.value_of_vote import ValueOfVot
 from scaffolding_ext.controllers.vote.draws import Order
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.evaluation.tune.rolling import schedule
-from scaffolding_ext.stats.power import required_num_questions
 
 Vote = Sequence[Chain]
 Way = Callable[[Sequence[Vote]], Sequence[Played]]  # plays all shuffles of a question

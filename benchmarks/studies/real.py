@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size
 from benchmarks._lib.drawing import Figures, below, drawing
+from benchmarks._lib.power import required_num_questions
 from benchmarks._lib.report import Report
 from benchmarks._lib.skyline import skyline
 from benchmarks._lib.spend import spend
@@ -35,12 +36,13 @@ from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.repetition import CHARACTERS, Loops
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
+from scaffolding_ext.controllers.vote.allocation.base import Votes
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.voting import elect, vote
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
-from scaffolding_ext.evaluation.run.spending import evenness, unsettledness
+from scaffolding_ext.evaluation.run.spending import unsettledness
 from scaffolding_ext.evaluation.tune.choose import (
     Cheapest,
     MostAccurate,
@@ -53,7 +55,6 @@ from scaffolding_ext.evaluation.tune.replay import PLAIN_VOTES, Replay
 from scaffolding_ext.evaluation.tune.space import Setting, labelled_votes, numbers_to_try
 from scaffolding_ext.evaluation.tune.table import baselines
 from scaffolding_ext.evaluation.tune.votes import ReplayResult
-from scaffolding_ext.stats.power import required_num_questions
 
 EPOCH, CONSOL = "epoch_votes.jsonl.gz", "consol_votes.jsonl.gz"
 R1, GEMMA = "r1_distill_8b_math500_80_samples.jsonl.gz", "gemma4_12b_probes.jsonl.gz"
@@ -257,6 +258,11 @@ def votes(report: Report, data: Path | None, num_simulated: int) -> None:
         if name in DEFAULT_SETS:
             grid[name] = found
     add_best_default(report, grid)
+
+
+def evenness(votes: Votes) -> tuple[float, float]:
+    """Give all questions as many samples, in turn."""
+    return len(votes.classes), 0.0
 
 
 def is_kept_back(name: str) -> bool:

@@ -28,6 +28,7 @@ import openai
 
 from benchmarks._lib import its_hub_votes
 from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.power import required_num_questions
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import MAX_TOKENS, TEMPERATURE, timed_run
 from scaffolding_ext import load_stack
@@ -36,7 +37,6 @@ from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.stats.power import required_num_questions
 
 NUM_VOTES = 8
 CHAIN, FULL, DEFAULT, DYNASOR = "one chain", "vote of 8, all samples", "vote of 8, default", "DynasorCoT"

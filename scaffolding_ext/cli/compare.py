@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
+from scaffolding_ext.cli.options import Command, OutputPath, json_option
 
 
 @click.command(cls=Command, short_help="Compare runs: paired differences, a report.")
@@ -23,13 +23,6 @@ from scaffolding_ext.cli.options import Command, Finite, OutputPath, json_option
     show_default=True,
     help="Requests in the report and in the trace; those on which the runs disagree come first.",
 )
-@click.option(
-    "--margin",
-    type=Finite(0, 100, min_open=True),
-    default=2.0,
-    show_default=True,
-    help="Points of accuracy that may be lost.",
-)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resamples.")
 @json_option
 def compare(
@@ -37,7 +30,6 @@ def compare(
     report_path: Path | None,
     chrome_trace: Path | None,
     num_traces: int,
-    margin: float,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -54,7 +46,7 @@ def compare(
 
     if len(runs) < 2:
         raise click.UsageError("give the folders of at least two runs: each is compared with the first")
-    compared = compare_runs(runs, seed=seed, margin=margin / 100)
+    compared = compare_runs(runs, seed=seed)
     samples = kept_samples(compared.runs, num_traces) if report_path or chrome_trace else []
     if report_path is not None:
         from scaffolding_ext.evaluation.report.page import write_report

@@ -223,10 +223,9 @@ def replay(logs: Logs, source: str, overrides: tuple[str, ...], as_json: bool) -
     Example:
       scaffolding-ext replay logs/other.eval --config stack.yaml
     """
-    from scaffolding_ext.evaluation.tables import saved
     from scaffolding_ext.evaluation.tune.choose import Cheapest
     from scaffolding_ext.evaluation.tune.stack_file import setting_of
-    from scaffolding_ext.evaluation.tune.table import baselines, rows_of, saved_on_easiest
+    from scaffolding_ext.evaluation.tune.table import baselines, rows_of
     from scaffolding_ext.evaluation.tune.tuned import remarks_on, table_of
     from scaffolding_ext.stack.load import load_config
 
@@ -236,14 +235,12 @@ def replay(logs: Logs, source: str, overrides: tuple[str, ...], as_json: bool) -
     played = plays.play(setting)
     rows = rows_of(plays, {**baselines(plays, Cheapest(0.003)), "this stack": played})
     row = rows[-1]
-    easiest = {share: saved_on_easiest(plays, played, share) for share in (0.1, 0.01)}
     if as_json:
         found = {
             "cost_share": row.cost_share.value,
             "points": row.points.value,
             "interval": row.points[1:],
             "rounds": row.rounds,
-            "saved_on_easiest": {str(share): saved for share, saved in easiest.items()},
             "accuracy": row.accuracy,
             "full_accuracy": float(plays.full.right.mean()),
             "num_questions": len(plays.recording.questions),
@@ -251,5 +248,4 @@ def replay(logs: Logs, source: str, overrides: tuple[str, ...], as_json: bool) -
         }
         click.echo(json.dumps(found))
         return
-    told = "; ".join(f"{saved(1 - least)} on the easiest {share:.0%}" for share, least in easiest.items())
-    _say([table_of(rows, plays), "", *remarks_on(plays), "", f"This stack: {setting.words}. Of the questions: {told}."])
+    _say([table_of(rows, plays), "", *remarks_on(plays), "", f"This stack: {setting.words}."])

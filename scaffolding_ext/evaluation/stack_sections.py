@@ -23,10 +23,6 @@ class EvaluationConfig(Section):
         description="Total decoded tokens for all questions of a vote; further answers go to the least settled "
         "questions.",
     )
-    spending: Literal["certaindex", "even"] = Field(
-        default="certaindex",
-        description="`certaindex` spends them on the least settled votes, `even` on all questions in turn.",
-    )
     until: str | None = Field(
         default=None,
         description="End the run when its result is known at 95 %: `±2`, the accuracy to within 2 points, or `vs RUN`, "
@@ -86,10 +82,6 @@ class EvaluationConfig(Section):
                 "budget",
                 "epochs and total_tokens are both given, but total_tokens decides how often each question is run: "
                 "leave epochs out",
-            )
-        if self.total_tokens is None and self.spending != "certaindex":
-            raise PydanticCustomError(
-                "budget", "spending is given without total_tokens: set total_tokens, or leave spending out"
             )
         return self
 

@@ -1,1 +1,1 @@
-"""Statistics shared by algorithms and evaluation: intervals, resampling, power, tests."""
+"""Statistics shared by algorithms and evaluation: intervals, resampling, tests."""

@@ -1,4 +1,4 @@
-"""Error bars and tests for paired evaluations; `power` plans such evaluations.
+"""Error bars and tests for paired evaluations.
 
 Two systems answer the same questions, often several times each. Samples of one question are correlated, so the
 bootstrap draws whole questions; treating samples as independent would make the intervals too narrow.

@@ -40,18 +40,17 @@ class Compared(NamedTuple):
         }
 
 
-def compare_runs(paths: Sequence[Path], *, seed: int = 0, margin: float = 0.02) -> Compared:
+def compare_runs(paths: Sequence[Path], *, seed: int = 0) -> Compared:
     """Read runs, and compare each with the first.
 
     Args:
         paths: Folders or files of records, at least two.
-        margin: Acceptable loss of accuracy, as a share.
 
     Raises:
         DatasetError: A run cannot be read, is given twice, or shares fewer than two questions with the first.
     """
     runs = [read_run(path, name) for path, name in zip(paths, distinct_names(paths), strict=True)]
-    comparisons = [compare(runs[0], run, seed=seed, margin=margin) for run in runs[1:]]
+    comparisons = [compare(runs[0], run, seed=seed) for run in runs[1:]]
     points = [comparisons[0].baseline_point, *(one.run_point for one in comparisons)]
     return Compared(runs, comparisons, points)
 

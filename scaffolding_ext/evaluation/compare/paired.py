@@ -13,11 +13,8 @@ from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.compare.finished_run import FinishedRun, Key
 from scaffolding_ext.evaluation.run.run_stats import Column
 from scaffolding_ext.stats.intervals import Estimate, McNemar, bootstrap_quotients, mcnemar_exact, share_of_questions
-from scaffolding_ext.stats.power import required_num_questions
 from scaffolding_ext.stats.resampling import Integers
 
-POWER = 0.9
-MAX_QUESTIONS = 1_000_000  # larger numbers are not reported
 FEW_QUESTIONS = 30  # below which a percentile interval is too narrow
 _LEFT_EARLY = {"probe": "stop", "warm_up": "unsure"}  # event of a rule's look, and of its end of a chain
 _TOKENS = ("decoded", "computed")
@@ -37,18 +34,6 @@ class Point(NamedTuple):
     tokens: Estimate
 
 
-class Needed(NamedTuple):
-    """Questions that a new comparison needs for a power of 0.9; None if a million would not be enough.
-
-    Attributes:
-        difference: To show a difference in accuracy as large as here; None also if there is none.
-        margin: To show that the run loses less than the margin, if its true accuracy is the baseline's.
-    """
-
-    difference: int | None
-    margin: int | None
-
-
 @dataclass(frozen=True)
 class Comparison:
     """A run compared with a baseline on their common samples. Failed requests are wrong, with their actual cost.
@@ -64,7 +49,6 @@ class Comparison:
         seconds_ratio: Run over baseline for seconds; None if the baseline's total is 0. It has no interval, because
             resampled questions do not show how the machine's load differed between the runs.
         only_baseline_right: Samples that only the baseline gets right, in the order of its file.
-        margin: Acceptable loss of accuracy, as a share.
     """
 
     baseline: str
@@ -79,8 +63,6 @@ class Comparison:
     seconds_ratio: float | None
     only_baseline_right: list[Key]
     only_run_right: list[Key]
-    margin: float
-    needed: Needed
     warnings: list[str]
 
 
@@ -140,9 +122,7 @@ def paired(runs: Sequence[FinishedRun]) -> Pairing:
     return Pairing(runs[0], rows, question_of.astype(np.int64), len(first_place))
 
 
-def compare(
-    baseline: FinishedRun, run: FinishedRun, *, seed: int = 0, margin: float = 0.02, num_resamples: int = 10_000
-) -> Comparison:
+def compare(baseline: FinishedRun, run: FinishedRun, *, seed: int = 0, num_resamples: int = 10_000) -> Comparison:
     """Compare a run with a baseline.
 
     Accuracies have the interval of `share_of_questions`. The others are percentiles of a bootstrap that draws whole
@@ -150,7 +130,6 @@ def compare(
 
     Args:
         seed: Of the resamples; the same runs and seed give the same figures.
-        margin: Acceptable loss of accuracy, as a share above 0.
 
     Raises:
         DatasetError: They share fewer than two questions.
@@ -187,24 +166,8 @@ def compare(
         seconds_ratio=None if not theirs["seconds"].any() else float(ours["seconds"].sum() / theirs["seconds"].sum()),
         only_baseline_right=[pairs.key(row) for row in np.flatnonzero(gain < 0).tolist()],
         only_run_right=[pairs.key(row) for row in np.flatnonzero(gain > 0).tolist()],
-        margin=margin,
-        needed=_needed(gain, pairs.question_of, accuracy.value, margin, rng),
         warnings=_warnings(baseline, run, pairs),
     )
-
-
-def _needed(gain: Column, question_of: Integers, difference: float, margin: float, rng: np.random.Generator) -> Needed:
-    means = np.bincount(question_of, weights=gain) / np.bincount(question_of)
-    if np.ptp(means) == 0:
-        return Needed(None, None)  # if all questions differ equally, their variation is unknown
-
-    def number(values: Column, bar: float, effect: float) -> int | None:
-        return required_num_questions(
-            values, question_of, bar=bar, effect=effect, power=POWER, max_num_questions=MAX_QUESTIONS, rng=rng
-        )
-
-    apart = number(gain if difference > 0 else -gain, 0.0, abs(difference)) if difference else None
-    return Needed(apart, number(gain, -margin, 0.0))
 
 
 def _warnings(baseline: FinishedRun, run: FinishedRun, pairs: Pairing) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from scaffolding_ext.evaluation.compare.compared import Compared
 from scaffolding_ext.evaluation.compare.finished_run import FinishedRun
-from scaffolding_ext.evaluation.compare.paired import Needed
 from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.summary import Drawn, Summary
@@ -177,12 +176,6 @@ def exit_shares(run: FinishedRun) -> dict[str, float]:
     failed = {f"failed: {error}": num for error, num in run.tally.errors.items()}
     told = Counter({**run.tally.exit_reasons, **failed}).most_common()
     return {reason: num / run.tally.num_samples for reason, num in told}
-
-
-def shown_needed(needed: Needed, margin: float) -> str:
-    apart, within = ("not estimable (or > 1,000,000)" if n is None else f"{n:,}" for n in needed)
-    loss = f"a loss below {100 * margin:g} points, if there is none"
-    return f"to show a difference as large as here: {apart}; to show {loss}: {within}"
 
 
 def shown_points(difference: Estimate) -> str:

@@ -143,9 +143,7 @@ class Session:
         if settings.until is not None:
             until, samples = stop_of(settings.until, samples, settings.epochs, config.seed)
         if settings.total_tokens is not None:
-            budget = VoteBudget(
-                controller, samples, settings.total_tokens, settings.spending, units_implied=units_implied(config)
-            )
+            budget = VoteBudget(controller, samples, settings.total_tokens, units_implied=units_implied(config))
         return cls(config, samples, folder, controller, budget, until)
 
     @property

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.errors import ConfigError
 
 Claim = Callable[[Votes], tuple[float, float]]  # the vote with the lowest claim gets a sample first
-Spending = Literal["certaindex", "even"]
 ROUND_SHARE = 1 / 8  # of the questions get a sample in a round: enough for a busy engine, few enough to choose
 
 
@@ -37,13 +36,6 @@ class Round(NamedTuple):
 def unsettledness(votes: Votes) -> tuple[float, float]:
     """Sort key: the lowest certaindex first; on a tie, the shortest samples so far."""
     return entropy_certaindex(votes.classes), mean_length(votes)
-
-
-def evenness(votes: Votes) -> tuple[float, float]:
-    return len(votes.classes), 0.0
-
-
-CLAIMS: dict[Spending, Claim] = {"certaindex": unsettledness, "even": evenness}
 
 
 def next_round(

@@ -17,7 +17,6 @@ from scaffolding_ext.answers import group
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.vote.allocation.base import Votes
-from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.controllers.vote.voting import elect
 from scaffolding_ext.controllers.vote.weights import UniformWeight
@@ -26,7 +25,7 @@ from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record
 from scaffolding_ext.evaluation.run.runner import EvaluationJob
 from scaffolding_ext.evaluation.run.sections import shares_of
-from scaffolding_ext.evaluation.run.spending import CLAIMS, Spending, next_round
+from scaffolding_ext.evaluation.run.spending import next_round
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask
 from scaffolding_ext.request.figures import Ratio, added
 
@@ -53,7 +52,6 @@ class VoteBudget:
 
     Args:
         controller: The stack's vote, with its maximum samples, and the rule for settled votes.
-        spending: Order in which questions get more samples.
 
     Raises:
         ConfigError: The controller is not a vote, or needs more than answers; or the budget has less than one token per
@@ -65,7 +63,6 @@ class VoteBudget:
         controller: Controller,
         questions: Sequence[Example],
         total_tokens: int,
-        spending: Spending,
         *,
         units_implied: bool = False,
     ) -> None:
@@ -77,7 +74,6 @@ class VoteBudget:
         self._rule = vote.allocation
         self._questions = questions
         self._total_tokens = total_tokens
-        self._spending = spending
         self._units_implied = units_implied
         self._drawn: dict[str, dict[int, Record]] = {question.id: {} for question in questions}
 
@@ -95,7 +91,7 @@ class VoteBudget:
         is_last = False
         while not is_last:
             with require.under("evaluation"):
-                chosen, is_last = next_round(votes, self._total_tokens, CLAIMS[self._spending], self._rule)
+                chosen, is_last = next_round(votes, self._total_tokens, rule=self._rule)
             sizes = {index: len(votes[index].classes) for index in chosen}
             jobs = [EvaluationJob(self._questions[index], size) for index, size in sizes.items()]
             missing = [job for job in jobs if job.epoch not in self._drawn[job.sample.id]]
@@ -103,8 +99,8 @@ class VoteBudget:
             if (missing or is_last) and num_bought < sum(map(len, self._drawn.values())):
                 raise ConfigError(
                     f"is {self._total_tokens:,}, which buys other answers than the run in the folder has. A continued "
-                    "run may have more tokens, not fewer, with the same questions and spending; otherwise name "
-                    "another --output_path",
+                    "run may have more tokens, not fewer, with the same questions; otherwise name another "
+                    "--output_path",
                     _KEY,
                 )
             if missing:
@@ -116,28 +112,11 @@ class VoteBudget:
         """Return a record for each question with samples: its vote, with the tokens of all of them."""
         return [_vote_of(samples, self._classes(samples)) for samples in self._samples()]
 
-    def figures(self) -> dict[str, Any]:
-        """Return tokens spent, samples bought, and right votes."""
-        votes = [
-            LabelledVote(
-                samples[0].id,
-                self._classes(samples),
-                [sample.correct for sample in samples],
-                [_decoded(sample) for sample in samples],
-            )
-            for samples in self._samples()
-        ]
-        sizes = [len(each.classes) for each in votes]
-        return {
-            "total_tokens": self._total_tokens,
-            "spent_tokens": sum(sum(each.lengths) for each in votes),
-            "spending": self._spending,
-            "num_samples": sum(sizes),
-            "fewest_samples": min(sizes, default=0),
-            "most_samples": max(sizes, default=0),
-            "num_right": sum(each.is_right(size) for each, size in zip(votes, sizes, strict=True)),
-            "num_right_of_first_samples": sum(each.is_right(1) for each in votes),
-        }
+    def figures(self) -> dict[str, int]:
+        """Return tokens to spend, tokens spent, and samples bought."""
+        samples = [sample for own in self._samples() for sample in own]
+        spent = sum(map(_decoded, samples))
+        return {"total_tokens": self._total_tokens, "spent_tokens": spent, "num_samples": len(samples)}
 
     def _samples(self) -> list[list[Record]]:
         return [[drawn[index] for index in sorted(drawn)] for drawn in self._drawn.values() if drawn]

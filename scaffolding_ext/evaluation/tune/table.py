@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaffolding_ext import require
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
@@ -57,17 +56,6 @@ def baselines(plays: Replay, goal: Goal) -> dict[str, ReplayResult]:
         **{name: plays.play(Setting(Whole(), num_samples, rule)) for name, rule in fixed.items()},
         "stop in hindsight (limit)": plays.of_sizes(plays.votes.until_settled),  # no rule does better
     }
-
-
-def saved_on_easiest(plays: Replay, played: ReplayResult, share: float) -> float:
-    """Return the saved share of the full vote's cost on the easiest questions: those with most samples right.
-
-    Ties are broken by fewer tokens.
-    """
-    questions = plays.recording.questions
-    ranked = sorted(range(len(questions)), key=lambda i: (-questions[i].correct.mean(), questions[i].tokens.mean(), i))
-    easiest = ranked[: max(1, round(require.share("share", share) * len(questions)))]
-    return 1 - float(plays.cost_of(played)[easiest].sum() / plays.cost_of(plays.full)[easiest].sum())
 
 
 def rows_of(plays: Replay, named: Mapping[str, ReplayResult], time_share: float | None = None) -> list[TableRow]:

@@ -75,20 +75,9 @@ def test_epochs_of_a_question_are_drawn_together_and_pair_by_epoch(compared: Cal
     assert found.ratios["decoded"] == pytest.approx((0.5, 0.5, 0.5))
 
 
-def test_the_questions_for_a_power_of_0_9_are_those_of_the_normal_formula(compared: Callable[..., Comparison]) -> None:
-    found = compared(
-        rows(200, lambda n: n % 10 > 1, lambda n: 9), rows(200, lambda n: n % 10 not in (2, 3, 4), lambda n: 9)
-    )
-    variance = 0.5 - 0.1**2  # of a difference that is -1 on three tenths of the questions and 1 on two
-    factor = (stats.norm.ppf(0.975) + stats.norm.ppf(0.9)) ** 2 * variance
-    assert found.needed.difference == pytest.approx(factor / 0.1**2, rel=0.15)
-    assert found.needed.margin == pytest.approx(factor / found.margin**2, rel=0.15)
-
-
-def test_where_nothing_differs_no_number_is_told(compared: Callable[..., Comparison]) -> None:
+def test_where_nothing_differs_there_is_no_ratio(compared: Callable[..., Comparison]) -> None:
     same = rows(40, lambda n: n % 2 > 0, lambda n: 0)
     found = compared(same, same)
-    assert found.needed == (None, None)
     assert found.ratios == {"decoded": None, "computed": pytest.approx((1, 1, 1))}
     assert found.seconds_ratio is None
     assert (found.mcnemar.p_value, found.warnings) == (1, [])

@@ -23,7 +23,7 @@ from scaffolding_ext.evaluation.tune.endings import Whole
 from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting, numbers_to_try
 from scaffolding_ext.evaluation.tune.stack_file import setting_of
-from scaffolding_ext.evaluation.tune.table import baselines, rows_of, saved_on_easiest
+from scaffolding_ext.evaluation.tune.table import baselines, rows_of
 from scaffolding_ext.evaluation.tune.tuned import remarks_on
 from scaffolding_ext.stack.config import StackConfig
 from tests.evaluation.tune.recorded import recording
@@ -234,15 +234,3 @@ def test_a_weight_of_a_stack_is_played_by_its_name(weight: str | dict[str, str],
     )
     played = trial.play(setting_of(stack))
     assert played.right.tolist() == trial.play(Setting(Whole(), 4, weight="shortness")).right.tolist()
-
-
-def test_easy_questions_save_most_and_the_easiest_are_those_with_most_samples_right(trial: Replay) -> None:
-    played = trial.play(Setting(Whole(), 8, LeaderChange()))
-    everything, easiest = saved_on_easiest(trial, played, 1.0), saved_on_easiest(trial, played, 0.1)
-    assert everything == pytest.approx(1 - share(trial, played.costs["decoded"]))
-    assert easiest > everything
-    rights = np.array([each.correct.mean() for each in trial.recording.questions])
-    tokens = np.array([each.tokens.mean() for each in trial.recording.questions])
-    first = np.lexsort((tokens, -rights))[:1]
-    saved = 1 - played.costs["decoded"][first].sum() / trial.full.costs["decoded"][first].sum()
-    assert saved_on_easiest(trial, played, 0.01) == pytest.approx(saved)  # one question of sixty

@@ -12,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from scaffolding_ext.stats.power import bootstrap_power, required_num_questions
+from benchmarks._lib.power import bootstrap_power, required_num_questions
 
 Z95 = NormalDist().inv_cdf(0.975)
 
