@@ -95,19 +95,8 @@ def test_the_help_has_an_example() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["dynasor_cot", "majority_vote"])
-def test_the_embedded_model_is_fine(name: str) -> None:
+def test_the_embedded_model_is_fine() -> None:
     pytest.importorskip("torch")
-    result = CliRunner().invoke(main, ["check", f"configs:{name}"])
+    result = CliRunner().invoke(main, ["check", "configs:dynasor_cot"])
     assert result.exit_code == 0, result.output
     assert "WRONG" not in result.output
-
-
-def test_nothing_is_wrong_with_the_stack_of_the_front_page(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    page = (Path(__file__).parents[2] / "docs" / "index.md").read_text(encoding="utf-8")
-    block = next(block for block in page.split("```yaml\n")[1:] if block.startswith("controller:"))
-    path = tmp_path / "stack.yaml"
-    path.write_text(block.partition("```")[0])
-    result = CliRunner().invoke(main, ["check", str(path)])
-    assert result.exit_code == 0, result.output

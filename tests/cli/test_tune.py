@@ -28,7 +28,7 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(main, list(map(str, arguments)))
 
 
-def write_log(path: Path, num_questions: int = 80, num_samples: int = 8, seed: int = 0, **fields: Any) -> Path:
+def write_log(path: Path, num_questions: int = 60, num_samples: int = 6, seed: int = 0, **fields: Any) -> Path:
     """Questions whose answers are mostly right; `fields` go into every sample, None takes a field out."""
     rng = np.random.default_rng(seed)
     lines = []
@@ -74,12 +74,13 @@ def test_a_table_of_twelve_lines_and_advice_without_names_of_classes(log: Path) 
     table, _, rest = result.stdout.partition("\n\n")
     assert len(table.splitlines()) <= 12
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
-    assert [line.split("  ")[0] for line in table.splitlines()[1:]][:2] == ["ask 8 times", "ask once"]
+    assert [line.split("  ")[0] for line in table.splitlines()[1:]][:2] == ["ask 6 times", "ask once"]
     advice = " ".join(rest.rpartition("\n\n")[2].split())
     assert re.match(r"Advice: ask .*\. Decoded tokens: \d+ % saved \(\d+ to \d+\); accuracy: ", advice)
     assert "--max_loss 0.3 bounds the loss on the questions that choose" in advice
     assert not set(allocation_rules.names()) & set(re.findall(r"\w+", result.stdout))
-    assert "80 questions, 8 samples each" in rest
+    assert "60 questions, 6 samples each" in rest
+    assert "More accurate" not in rest
 
 
 def test_what_is_written_loads_and_replays_to_what_was_found(log: Path, tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_what_is_written_loads_and_replays_to_what_was_found(log: Path, tmp_path
     assert all(row.keys() >= {"name", *figures} for row in told["baselines"])
     assert all(row.keys() == {"time_share", "setting", "tokens", "path", "points"} for row in told["frontier"])
     assert told["chosen"].keys() >= {"stack", *figures}
-    assert (told["num_questions"], told["measure"]) == (80, "accuracy")
+    assert (told["num_questions"], told["measure"]) == (60, "accuracy")
     config = load_config(stack)
     assert config.resolved() == told["chosen"]["stack"]
     assert config.tuned is not None
@@ -199,12 +200,11 @@ def test_one_sample_a_question_is_refused_with_the_way_to_more(tmp_path: Path) -
         assert "eval --epochs 8" in refused.output
 
 
-def test_a_setting_that_gains_more_than_its_interval_is_said(log: Path, tmp_path: Path) -> None:
-    assert "More accurate" not in run("tune", log).stdout
+def test_a_setting_that_gains_more_than_its_interval_is_said(tmp_path: Path) -> None:
     rng, path = np.random.default_rng(0), tmp_path / "rewarded.jsonl"
     rows = []
     for number in range(60):
-        is_right = rng.random(8) < rng.uniform(0.3, 0.6)
+        is_right = rng.random(6) < rng.uniform(0.3, 0.6)
         samples = [
             {"answer": "7" if right else f"{8 + index % 2}", "output_tokens": 100, "reward": 0.9 if right else 0.1}
             for index, right in enumerate(is_right)
@@ -225,12 +225,12 @@ def test_no_promise_by_silence(log: Path, tmp_path: Path) -> None:
     told = " ".join(result.stderr.split())
     assert "nothing promises at most 2 points lost" in told
     assert "the test needs at least 163 questions" in told
-    assert "Advice: ask 8 times and vote. No setting keeps the promise." in result.stdout
+    assert "Advice: ask 6 times and vote. No setting keeps the promise." in result.stdout
     assert not stack.exists()
 
 
 def test_a_promise_stands_in_the_stack(tmp_path: Path) -> None:
-    log, stack = write_log(tmp_path / "log.jsonl", 300), tmp_path / "stack.yaml"
+    log, stack = write_log(tmp_path / "log.jsonl", 150, 6), tmp_path / "stack.yaml"
     result = run("tune", log, "--confidence", 0.9, "--max_loss", 5, "--output_path", stack)
     assert result.exit_code == 0, result.output
     tuned = load_config(stack).tuned
@@ -264,7 +264,7 @@ def test_wrong_options_say_what_is_allowed(log: Path, options: list[str], told: 
 
 
 def test_a_budget_and_prices_and_seconds(tmp_path: Path) -> None:
-    log = write_log(tmp_path / "log.jsonl", 40, seconds=2.5)
+    log = write_log(tmp_path / "log.jsonl", 20, 6, seconds=2.5)
     for options in (["--budget", "25%"], ["--cost", "1,0.1,5"], ["--cost", "seconds"]):
         result = run("tune", log, *options, "--json")
         assert result.exit_code == 0, result.output
