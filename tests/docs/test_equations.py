@@ -14,12 +14,10 @@ import pytest
 from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.controllers.chain.shorthand import EFFORTS
 from scaffolding_ext.controllers.tree.gates.confidence import ConfidenceGate, DecodeExit
-from scaffolding_ext.controllers.tree.gates.layer_exit import MAX_CHANGE
 from scaffolding_ext.controllers.tree.stops import Certaindex
 from scaffolding_ext.controllers.tree.strategies.mcts import MCTS
 from scaffolding_ext.controllers.tree.strategies.rebase import Rebase
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
-from scaffolding_ext.protocol.branching import LayerExit
 from scaffolding_ext.request.program import Progress
 from scaffolding_ext.scheduling import Fifo, Gang, Policy
 
@@ -80,11 +78,6 @@ def gang_example(policy: Policy) -> float:
     return sum(ends.values()) / 2
 
 
-def reached_by_the_exit() -> float:
-    """The layer at which theta 8.0 and epsilon 3.0 fire if entropies begin below both: the first that may be read."""
-    return float(LayerExit(8.0, MAX_CHANGE).layers([[7.9, 7.0, 6.0, 5.0]])[0])
-
-
 DYNASOR: Any = DynasorCoTController()
 
 
@@ -120,7 +113,6 @@ PRINTED = [
     ),
     Printed("eq. 4, skip gate", lambda: [ConfidenceGate().least, ConfidenceGate().gap], [0.70, 0.06]),
     Printed("decode exit", lambda: [DecodeExit().after, DecodeExit().least, DecodeExit().gap], [3, 0.72, 0.10]),
-    Printed("eq. 5 and the exit rule", reached_by_the_exit, 2),
     Printed(
         "REBASE, paper",
         lambda: [Rebase(allocation="paper").temperature, Rebase().temperature, Rebase().width, Rebase().max_depth],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,20 +16,18 @@ from scaffolding_ext.serving.server import FrontThread
 from scaffolding_ext.serving.settings import Limits
 from scaffolding_ext.stack.build import build_stack
 from scaffolding_ext.stack.load import load_config
-from tests.docs.pages import DOCS, blocks
+from tests.docs.pages import DOCS, blocks, run
 
 CURL = blocks((DOCS / "serving.md").read_text(encoding="utf-8"), "bash")[0].text
 WORKERS = json.dumps({"generation": {"type": "ScriptedWorker", "args": {"respond": "It is \\boxed{6}."}}})
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def url() -> Iterator[str]:
     limits = Limits()
     stacks = []
     for name, packaged in (("dynasor_cot", "dynasor_cot"), ("vote", "majority_vote")):
-        own = (
-            ["controller.args.rule=consecutive"] if name == "dynasor_cot" else []
-        )  # this worker tells no probabilities
+        own = ["controller.args.rule=consecutive"] if name == "dynasor_cot" else []  # the worker has no probabilities
         config = load_config(f"configs:{packaged}", [f"workers={WORKERS}", "prompt=null", *own])
         stacks.append(ServedStack(name, build_stack(config), limits, config=config))
     with FrontThread(Front(stacks, limits)) as running:
@@ -37,19 +35,9 @@ def url() -> Iterator[str]:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_the_curl_lines_run(url: str) -> None:
+def test_the_curl_lines_run(url: str, tmp_path: Path) -> None:
     commands = re.split(r"\n(?=curl )", CURL.strip())
-    answers = []
-    for command in commands:
-        run = subprocess.run(
-            ["bash", "-c", command],
-            capture_output=True,
-            text=True,
-            env={"URL": url, "PATH": "/usr/bin:/bin"},
-            timeout=120,
-        )
-        assert run.returncode == 0, run.stderr
-        answers.append(run.stdout)
+    answers = [run(command, tmp_path, Path("/usr/bin"), URL=url).stdout for command in commands]
     models, chat, stream, knobs, text, ready, metrics = answers
     assert [model["id"] for model in json.loads(models)["data"]] == ["dynasor_cot", "vote"]
     assert json.loads(chat)["choices"][0]["scaffolding"]["exit_reason"]

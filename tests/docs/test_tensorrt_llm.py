@@ -37,12 +37,7 @@ PROBLEMS = "".join(
 )
 OF_ENGINES = ("convert_checkpoint", "trtllm-build", "engine check")
 FROM_1_3 = ("extra_1.3.yaml", "prioritize=true")
-SMALL = {
-    "4096": "160",
-    "8192": "1024",
-    "sample_num=8": "sample_num=2",
-    "sample_num: 8": "sample_num: 2",
-}
+SMALL = {"4096": "160", "8192": "1024", "sample_num=8": "sample_num=2", "sample_num: 8": "sample_num: 2"}
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,12 @@ from click.testing import CliRunner
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.stack.load import load_config
+from tests.docs.pages import DOCS, blocks
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tune.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "tune.md").read_text(encoding="utf-8")
 NUM_QUESTIONS = 30
-COMMANDS = [
-    line
-    for block in re.findall(r"^```(?:bash)?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    for line in block.splitlines()
-    if re.match(r"scaffolding-ext (tune|replay) logs/", line)
-]
-(ROW,) = (json.loads(block) for block in re.findall(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+COMMANDS = re.findall(r"^scaffolding-ext (?:tune|replay) logs/.*$", PAGE, re.MULTILINE)
+(ROW,) = (json.loads(block.text) for block in blocks(PAGE, "json"))
 
 
 def write_log(path: Path, seed: int) -> None:
