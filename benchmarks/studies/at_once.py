@@ -69,11 +69,11 @@ def run(report: Report, name: str, chooses: Recording, judges: Recording | None)
     plays.try_all()
     setting = chosen(plays, goal)
     assert setting is not None  # all samples lose nothing
-    report.setting[f"{name}: chosen"] = str(setting)
+    report.setting[f"{name}: chosen"] = repr(setting)
     add(report, f"{name}: chosen, cross-fitted", plays, cross_validated(plays, goal))
     rows = frontier_of(plays, goal)
     for row in rows:
-        report.setting[f"{name}: time {row.time_share:g}"] = str(row.setting)
+        report.setting[f"{name}: time {row.time_share:g}"] = repr(row.setting)
         for what, estimate in (("tokens, share of all", row.tokens), ("longest path, share of all", row.path)):
             report.figure(f"{name}: time {row.time_share:g}: {what}", *estimate)
         report.figure(f"{name}: time {row.time_share:g}: points", *row.points)

@@ -130,9 +130,9 @@ class Judge:
         return Outcome(*ours, *default, self.price)
 
     def _shares(self, setting: Setting, judges: np.ndarray) -> tuple[float, float]:
-        if str(setting) not in self._played:
-            self._played[str(setting)] = self._judges.play(setting)
-        played, full = self._played[str(setting)], self._judges.full
+        if repr(setting) not in self._played:
+            self._played[repr(setting)] = self._judges.play(setting)
+        played, full = self._played[repr(setting)], self._judges.full
         tokens = played.costs["decoded"][judges].sum() / full.costs["decoded"][judges].sum()
         return float(tokens), 100 * float((played.right - full.right)[judges].mean())
 

@@ -248,4 +248,4 @@ def replay(logs: Logs, source: str, overrides: tuple[str, ...], as_json: bool) -
         }
         click.echo(json.dumps(found))
         return
-    _say([table_of(rows, plays), "", *remarks_on(plays), "", f"This stack: {setting.words}."])
+    _say([table_of(rows, plays), "", *remarks_on(plays), "", f"This stack: {setting}."])

@@ -244,7 +244,7 @@ class Promise(NamedTuple):
         if self.setting is not None:
             return f"{bound}, on further questions like these {self.num_questions}"
         return (
-            f"nothing promises {bound}: the nearest ({self.nearest.words}) lost {100 * self.nearest_loss:.1f} points "
+            f"nothing promises {bound}: the nearest ({self.nearest}) lost {100 * self.nearest_loss:.1f} points "
             f"of {self.num_questions} questions; the test needs at least {self.num_needed} questions: record more, or "
             "allow more loss"
         )

@@ -75,10 +75,6 @@ class Whole:
     complexity_rank = 0
 
     def __str__(self) -> str:
-        return "asked at the end" if self.is_asked else ""
-
-    @property
-    def words(self) -> str:
         return "ask how sure each answer is" if self.is_asked else ""
 
     def end(self, chain: _LookedAt) -> ChainEnd:
@@ -97,10 +93,6 @@ class Cut:
     complexity_rank = 20
 
     def __str__(self) -> str:
-        return f"cut at {self.num_tokens:,} tokens"
-
-    @property
-    def words(self) -> str:
         return f"cut thinking after {self.num_tokens:,} tokens"
 
     def end(self, chain: _LookedAt) -> ChainEnd:
@@ -129,10 +121,6 @@ class Stopped:
         return schedule
 
     def __str__(self) -> str:
-        return f"stopped by {shown(self.rule)} {shown(self.schedule)}"
-
-    @property
-    def words(self) -> str:
         schedule = self.looking
         gap = f"every {schedule.chunk_size:,} tokens" if schedule.growth == 1 else "at growing gaps"
         first = f", first after {schedule.first_probe:,}" if schedule.first_probe != schedule.chunk_size else ""
@@ -218,13 +206,13 @@ class RecordedChains:
             return whole_samples(recording, price)
         if "looks" in recording.missing:
             raise ConfigError(
-                f"is {ending}, but the log has no looks at the chains: record some (eval --epochs 8 --probe_every 64), "
-                "or use whole chains",
+                f"is {str(ending)!r}, but the log has no looks at chains: record some (eval --epochs 8 --probe_every "
+                "64), or use whole chains",
                 "ending",
             )
         lacking = missing_for(recording, ending)
         if lacking is not None:
-            raise ConfigError(f"is {ending}, which needs {lacking}, but the recorded looks have none", "ending")
+            raise ConfigError(f"is {str(ending)!r}, which needs {lacking}, but the recorded looks have none", "ending")
         shape = len(recording.questions), recording.num_samples
         classes, tokens = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
         asked, probabilities = Asked(*np.zeros((2, *shape))), np.zeros(shape)
@@ -337,13 +325,3 @@ def _rounded(num_tokens: float, gaps: Sequence[int]) -> int:
         return max(1, round(num_tokens / gaps[0])) * gaps[0]
     digits = int(10 ** max(0, len(str(round(num_tokens))) - 2))
     return max(1, round(num_tokens / digits)) * digits
-
-
-def shown(value: Any) -> str:
-    """Format a value as in a call, and a component as a call of its type."""
-    if isinstance(value, Mapping) and "type" in value:
-        given = value.get("args", {}).items()
-        return f"{value['type']}({', '.join(f'{name}={shown(each)}' for name, each in given)})"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(shown, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)

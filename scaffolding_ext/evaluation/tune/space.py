@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,19 +49,6 @@ class Setting:
     order: Order = "tokens"
 
     def __str__(self) -> str:
-        parts = [str(self.ending)] if str(self.ending) else []
-        if self.rule is not None:
-            parts.append(f"{_shown(self.rule)}, at most {self.num_samples}")
-        else:
-            parts.append("one sample" if self.num_samples == 1 else f"vote of {self.num_samples}")
-        if self.in_flight is not None:
-            parts.append(f"{self.in_flight} in flight by {self.order}")
-        if self.weight is not None:
-            parts.append(f"by {self.weight}")
-        return ", ".join(parts)
-
-    @property
-    def words(self) -> str:
         """The setting as an instruction to people, without the names of classes."""
         number, counting = times(self.num_samples), _COUNTING.get(self.weight or "", self.weight)
         parts = [f"{counting} answers count more"] if counting else []
@@ -77,7 +63,7 @@ class Setting:
             parts.insert(0, f"ask {number} at once and stop when {self.rule.words}")
         else:
             parts.insert(0, f"ask up to {number}, {self.in_flight} at once, and stop when {self.rule.words}")
-        return "; ".join(filter(None, (*parts, self.ending.words)))
+        return "; ".join(filter(None, (*parts, str(self.ending))))
 
     @property
     def is_fitted(self) -> bool:
@@ -187,17 +173,3 @@ def labelled_votes(recording: Recording) -> list[LabelledVote]:
         )
         for each in recording.questions
     ]
-
-
-def _shown(rule: AllocationRule) -> str:
-    given = (f"{name}={_value(value)}" for name, value in _given(rule).items())
-    return f"{type(rule).__name__}({', '.join(given)})"
-
-
-def _given(rule: AllocationRule) -> dict[str, Any]:
-    defaults = {field.name: field.default for field in dataclasses.fields(rule)}  # type: ignore[arg-type]
-    return {name: value for name, value in rule.settings().items() if value != defaults[name]}
-
-
-def _value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else "..." if isinstance(value, dict | list | tuple) else str(value)

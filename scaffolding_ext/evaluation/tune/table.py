@@ -101,7 +101,7 @@ class FrontierRow(NamedTuple):
 
     def __str__(self) -> str:
         tokens, path = (saved(each.value, (each.low, each.high)) for each in (self.tokens, self.path))
-        return f"tokens {tokens}, time {path}, {points_of(self.points)} points: {self.setting.words}"
+        return f"tokens {tokens}, time {path}, {points_of(self.points)} points: {self.setting}"
 
 
 def points_of(points: Estimate) -> str:

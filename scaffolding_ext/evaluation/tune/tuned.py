@@ -83,16 +83,16 @@ class Tuned:
     def advice(self) -> list[str]:
         """The choice in words, its saving and its loss, and how far they can be relied on."""
         if not self.keeps_promise:
-            return [f"Advice: {self.setting.words}. No setting keeps the promise."]
+            return [f"Advice: {self.setting}. No setting keeps the promise."]
         figures, goal = _gained(self.rows[-1], self.plays), self.goal
-        found = [f"Advice: {self.setting.words}."]
+        found = [f"Advice: {self.setting}."]
         if self.promise is not None:
             found.append(f"{figures}. Promised: {self.promise}; the interval says what to expect.")
         elif self.not_taken is not None:
             found += [
                 f"{figures}.",
                 f"This is the default: a choice on fewer than {LEAST_QUESTIONS} questions does worse on others. These "
-                f"would choose: {self.not_taken.words}.",
+                f"would choose: {self.not_taken}.",
             ]
         else:
             found.append(f"{figures}, on questions that had no part in the choice: expect that on further ones.")
@@ -119,16 +119,13 @@ class Tuned:
 
     def document(self) -> dict[str, Any]:
         plays, promise, stack = self.plays, self.promise, self.stack()
-        by_list = {
-            f"{name}, chosen": cross_validated(plays, self.goal, {name: own}) for name, own in plays.lists.items()
-        }
         return {
             "chosen": {
                 "stack": stack.resolved(),
                 "setting": stack.tuned.setting if stack.tuned else None,
                 **_figures(self.rows[-1]),
             },
-            "baselines": [_figures(row) for row in [*self.rows[:-1], *rows_of(plays, by_list)]],
+            "baselines": [_figures(row) for row in self.rows[:-1]],
             "frontier": [{**row._asdict(), "setting": str(row.setting)} for row in self.frontier],
             "not_taken": None if self.not_taken is None else str(self.not_taken),
             "stability": None if self.stability is None else self.stability._asdict(),
@@ -220,7 +217,7 @@ def _gain(plays: Replay, setting: Setting) -> TableRow | None:
     best = chosen(plays, goal)
     if best is None or best is setting:
         return None
-    (row,) = rows_of(plays, {best.words: cross_validated(plays, goal)})
+    (row,) = rows_of(plays, {str(best): cross_validated(plays, goal)})
     return row if row.points.low > 0 else None
 
 

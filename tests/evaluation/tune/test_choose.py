@@ -111,7 +111,7 @@ def test_few_questions_recommend_the_default_and_say_why(num_questions: int, is_
     assert (found.not_taken is None) is not is_small
     if is_small:
         assert found.not_taken is not None
-        assert f"These would choose: {found.not_taken.words}." in said
+        assert f"These would choose: {found.not_taken}." in said
         vote = found.stack().controller.args
         assert vote["allocation"] == {"type": "LeaderChange", "args": LeaderChange().settings()}
     assert found.page().count("advice: the default") > 0 or not is_small

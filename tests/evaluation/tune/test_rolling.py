@@ -128,7 +128,7 @@ def test_flights_are_tried_and_the_stack_file_gives_them_back() -> None:
     stack = stack_of(settings_tried[0], row, plays, promise=None)
     again = setting_of(stack)
     assert (again.in_flight, again.order, again.rule) == (4, "tokens", settings_tried[0].rule)
-    assert "4 in flight" in str(again)
+    assert "4 at once" in str(again)
     assert stack.tuned is not None
 
 
