@@ -21,14 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, plotted, size, track
+from benchmarks._lib.drafts import DraftedQuestion, read_drafts
 from benchmarks._lib.drawing import Figures, below, drawing, of, points
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingPools
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values, p_values
-from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.logs.samples import Recording
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -75,28 +74,28 @@ class Chunks(NamedTuple):
         return cls(question, turn, score.astype(float), right.astype(float))
 
 
-def scored_chunks(recording: Recording) -> Chunks:
+def scored_chunks(questions: Sequence[DraftedQuestion]) -> Chunks:
     """The scored chunks of recorded runs."""
     return Chunks.of(
         [
-            (number, turn, chunk.score, bool(is_right))
-            for number, question in enumerate(recording.questions)
-            for chunks, is_right in zip(question.chunks or (), question.correct.tolist(), strict=True)
+            (number, turn, chunk.score, is_right)
+            for number, question in enumerate(questions)
+            for chunks, is_right in zip(question.chains, question.right, strict=True)
             for turn, chunk in enumerate(chunks)
             if chunk.score is not None
         ]
     )
 
 
-def report_router(report: Report, helped: Recording, alone: Recording) -> None:
+def report_router(report: Report, helped: Sequence[DraftedQuestion], alone: Sequence[DraftedQuestion]) -> None:
     """A router by question: the questions with the strangest first chunks have the chains that the target helped.
 
     Beside it, as many questions that chance sends there. Without the target, other chains of the draft help.
     """
-    chunks = [question.chunks or () for question in helped.questions]
+    chunks = [question.chains for question in helped]
     firsts = np.array([np.mean([own[0].score or 0.0 for own in each]) for each in chunks])
     hard = np.argsort(np.argsort(-firsts, kind="stable"), kind="stable")
-    right = [np.array([each.correct.mean() for each in arm.questions]) for arm in (helped, alone)]
+    right = [np.array([np.mean(each.right) for each in arm]) for arm in (helped, alone)]
     tokens = np.array([sum(c.num_target_tokens for own in each for c in own) for each in chunks], dtype=float)
     for share in SHARES:
         routed = hard < round(share * len(hard))
@@ -315,7 +314,7 @@ def plot(figures: Figures, path: Path) -> None:
 @plotted
 def main(report: Report, runs: Path | None, alone: Path | None, splits: int, plot_path: Path | None) -> None:
     """Take-over rate by turn and level, for each way of calibrating, on recorded runs."""
-    recorded = None if runs is None else read_recording([runs])
+    recorded = None if runs is None else read_drafts(runs)
     chunks = simulated_runs(report.rng) if recorded is None else scored_chunks(recorded)
     report.setting |= {"questions": int(chunks.question.max()) + 1, "decisions": len(chunks.score)}
     replayed = replay(chunks, splits, report.rng)
@@ -326,7 +325,7 @@ def main(report: Report, runs: Path | None, alone: Path | None, splits: int, plo
     report_rates(report, chunks, grown)
     report_strangeness(report, chunks, grown, ["growing", "coin"])
     if recorded is not None and alone is not None:
-        report_router(report, recorded, read_recording([alone]))
+        report_router(report, recorded, read_drafts(alone))
     if plot_path is not None:
         plot(report.figures, plot_path)
 

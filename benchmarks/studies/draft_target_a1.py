@@ -24,6 +24,7 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, size, stored
+from benchmarks._lib.drafts import read_drafts
 from benchmarks._lib.lab import MODELS, Lab
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
@@ -40,7 +41,6 @@ from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRul
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values, p_values
 from scaffolding_ext.evaluation.calibrate.conformal_run import CalibrateDraftTargetController, turns_in
-from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.run.datasets import EMBEDDED, Example, load_dataset
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -198,7 +198,7 @@ def orders(report: Report, lab: Lab, samples: Sequence[Example], num_chains: int
 
 def recorded(report: Report, runs: Path) -> None:
     """First turns of recorded runs, ranked among those of the other questions and among the question's own."""
-    chunks = scored_chunks(read_recording([runs]))
+    chunks = scored_chunks(read_drafts(runs))
     first = chunks.turn == 0
     questions, scores = chunks.question[first], chunks.score[first]
     for alpha in ALPHAS:
