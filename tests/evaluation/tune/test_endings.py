@@ -196,7 +196,7 @@ def test_what_the_looks_lack_is_refused_and_not_tried() -> None:
     with pytest.raises(ConfigError, match="looks after 30 tokens, but nothing was recorded there"):
         RecordedChains(found).ended(Stopped(rule("consecutive"), schedule(chunk_size=30)))
     without = dataclasses.replace(found.questions[0], looks=None, missing=frozenset({"looks"}))
-    with pytest.raises(ConfigError, match="the log has no looks at the chains"):
+    with pytest.raises(ConfigError, match="the log has no looks at chains"):
         RecordedChains(Recording([without], ["here"], "sha256:0")).ended(Cut(40))
     tried = endings_to_try(found)
     assert any(name.startswith("equal answers") for name in tried)
