@@ -13,7 +13,7 @@ import click
 from scaffolding_ext.cli.main import main
 
 PAGE = Path(__file__).parents[1] / "reference" / "cli.md"
-WIDTH = 100
+WIDTH = 82
 HEAD = """# Commands
 
 Every command and option of `scaffolding-ext`, as `scaffolding-ext COMMAND --help` prints them. `make pages` writes

@@ -28,12 +28,12 @@ class HttpWorker(BaseWorker):
 
     async def _generate(self, task: GenerationTask) -> TaskStatus:
         asked = {"prompt": task.input_str, "max_tokens": task.max_tokens, "temperature": task.temperature}
-        told = await asyncio.to_thread(
+        result = await asyncio.to_thread(
             self._post, asked | {"seed": task.seed}
         )  # a blocking call would stop all requests
-        task.output_str = told["text"]
-        task.finish_reason = "length" if told["num_tokens"] == task.max_tokens else "stop"
-        note(task, counts=TokenCounts(decoded=told["num_tokens"], prefilled=told["num_prompt_tokens"]))
+        task.output_str = result["text"]
+        task.finish_reason = "length" if result["num_tokens"] == task.max_tokens else "stop"
+        note(task, counts=TokenCounts(decoded=result["num_tokens"], prefilled=result["num_prompt_tokens"]))
         return TaskStatus.SUCCESS
 
     def _post(self, asked: dict[str, Any]) -> dict[str, Any]:
