@@ -31,7 +31,7 @@ _PIECES = (
 )
 _OPENINGS = {"": "", "answer": "the answer is", "boxed": "\\boxed", "text": "\\text{"}  # by their words
 _END = "x"
-_NUM_PIECES = 12
+_NUM_PIECES = 8
 _MOST_GROWTH = 7.0  # of the steps, where the text is 4 times as long
 _BOUNDED = {  # quadratic patterns, and why their texts are short
     "scaffolding_ext.answers.extraction._MATHS": "it reads the last 4,000 characters of a text",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.chunk_chain import ChunkChain, ControlledChain
+from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, Worker
 from scaffolding_ext.protocol.meta import CHAIN, CHAIN_START, purpose_of
@@ -140,3 +141,22 @@ def test_a_chain_that_a_controller_writes_yields_what_runs_beside_it_and_then_it
     assert (chunk.input_tokens, chunk.max_tokens) == (PROMPT_IDS, 4)
     (alone,) = next(ControlledChain(prompt, 10, NativeGenerationController()).grow(4))
     assert (alone.input_tokens, alone.max_tokens) == (PROMPT_IDS, 4)
+
+
+def test_each_chunk_draws_from_a_seed_of_its_own(prompt, rest_of, grow):
+    worker = rest_of("x" * 100)
+    grow(ChunkChain(prompt(seed=7), 100, {}), worker, 10, 20, 30)
+    seeds = [task.seed for task in worker.tasks]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 3
+
+
+@pytest.mark.parametrize("family", ["tinylm", "instruct"])  # one thinks, so the string is held back from its worker
+@pytest.mark.parametrize("chunk_len", [1, 7, 50])
+def test_a_stop_string_ends_the_chain_wherever_chunks_split_it(chunk_len, family, prompt, rest_of, grow):
+    worker = rest_of("first second third fourth")
+    chain = ChunkChain(prompt(stop=["third"]), 1000, {})
+    chain.family = family_named(family)
+    while not chain.ended:
+        grow(chain, worker, chain.prefix.num_tokens + chunk_len)
+    assert (chain.text, chain.finish_reason) == ("first second ", "stop")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.tree.kv_share_branching import KVShareBranchingController
 from scaffolding_ext.controllers.tree.search import SearchController
@@ -195,3 +196,24 @@ def test_a_stack_whose_worker_compares_no_hidden_states_is_refused():
 def test_a_raw_prompt_has_no_question_to_put_in_other_words():
     with pytest.raises(ConfigError, match="the prompt is raw: leave phrasings out"):
         asked(Sharer(), raw=True)
+
+
+def test_only_the_requests_own_prompt_is_put_in_other_words():
+    """Behind a controller that wrote some text, that text would be lost."""
+
+    class Begun(BaseController):
+        def __init__(self):
+            super().__init__()
+            self.inner = KVShareBranchingController(3, expander=words(), max_tokens=4, scorer="verdict")
+
+        def run(self, task, **kwargs):
+            task.input_str += "Because"
+            yield from self.inner.process([task], **kwargs)
+
+    controller = Begun()
+    controller.prompting = Brackets()
+    with (
+        ScaffoldingLlm(controller, {"generation": Sharer()}, seed=0) as llm,
+        pytest.raises(ConfigError, match="more than the request's prompt: leave phrasings out"),
+    ):
+        llm.generate("Why?", timeout=30)
