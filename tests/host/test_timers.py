@@ -1,4 +1,4 @@
-"""A request that waits takes no turns of the host's loop."""
+"""A request that waits takes no turns of the host's loop, and one timer a limit."""
 
 from __future__ import annotations
 
@@ -16,17 +16,24 @@ HOUR = 3600.0
 NUM_REQUESTS, NUM_SAMPLES, NUM_TURNS = 5, 4, 50
 
 
-def test_requests_that_wait_take_no_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned: list[Any] = []  # the loop of each function that was planned for a turn
+def test_requests_that_wait_take_no_turns_of_the_loop_and_one_timer_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[tuple[Any, Any]] = []  # the loop and the handle of each function that was planned for a turn
 
     def counted(name: str) -> None:
         plan = getattr(asyncio.BaseEventLoop, name)
-        monkeypatch.setattr(
-            asyncio.BaseEventLoop, name, lambda loop, *args, **kw: planned.append(loop) or plan(loop, *args, **kw)
-        )
+
+        def keeping(loop: Any, *args: Any, **kwargs: Any) -> Any:
+            handle = plan(loop, *args, **kwargs)
+            planned.append((loop, handle))
+            return handle
+
+        monkeypatch.setattr(asyncio.BaseEventLoop, name, keeping)
 
     for name in ("call_at", "call_soon", "call_soon_threadsafe"):
         counted(name)
+
+    def planned_on_the_host() -> list[Any]:
+        return [handle for loop, handle in planned if loop is llm.loop]
 
     def num_planned() -> int:
         """Functions planned while the loop goes round, one turn after another."""
@@ -34,10 +41,10 @@ def test_requests_that_wait_take_no_turns_of_the_loop(monkeypatch: pytest.Monkey
         async def turn() -> None:
             pass
 
-        before = planned.count(llm.loop)
+        before = len(planned_on_the_host())
         for _ in range(NUM_TURNS):
             asyncio.run_coroutine_threadsafe(turn(), llm.loop).result(HOUR)
-        return planned.count(llm.loop) - before
+        return len(planned_on_the_host()) - before
 
     gate = Gate()
     controller = MajorityVoteController(NativeGenerationController(), NUM_SAMPLES, allocation=None)
@@ -52,3 +59,7 @@ def test_requests_that_wait_take_no_turns_of_the_loop(monkeypatch: pytest.Monkey
         assert num_planned() == idle
         gate.open()
         assert all(each.result().outputs for each in results)
+        num_planned()  # requests end behind their results
+        timers = [handle for handle in planned_on_the_host() if isinstance(handle, asyncio.TimerHandle)]
+        assert len(timers) == 2 * NUM_REQUESTS  # one a limit, and none that still waits for its time
+        assert all(timer.cancelled() for timer in timers)
