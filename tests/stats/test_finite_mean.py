@@ -64,3 +64,11 @@ def test_it_refuses_a_value_outside_the_span_and_one_too_many() -> None:
     mean.add(1.0)
     with pytest.raises(ValueError, match="all 1 values were added before"):
         mean.add(1.0)
+
+
+def test_values_that_do_not_vary_narrow_it_faster_than_hoeffding() -> None:
+    mean = FiniteMean(100_000, 0.02)
+    for _ in range(1000):
+        mean.add(0.5)
+    assert mean.interval.high - mean.interval.low < 2 * math.sqrt(math.log(40) / 2000) / 2
+    assert mean.interval.low < 0.5 < mean.interval.high

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -225,3 +226,16 @@ def test_a_curve_falls_with_certainty() -> None:
 )
 def test_too_few_answers_settle_nothing(rule: AllocationRule, classes: list[int], stops: bool) -> None:
     assert (rule.num_more(Votes(classes, 16)) == 0) is stops
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AgreementDoubling(agreement=0.5), "agreement: is 0.5"),  # half of the votes is no majority
+        (lambda: EarlyStoppingWindow(window=1), "window: is 1"),
+        (lambda: DynamicSkyline(knobs=(3, 2), curves=(CURVE, CURVE)), "give rising knobs"),
+    ],
+)
+def test_settings_that_settle_nothing_are_refused(make: Callable[[], AllocationRule], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
