@@ -18,8 +18,11 @@ from scaffolding_ext.protocol import (
     GenerationTask,
     ParallelProcess,
     StreamGenerationTask,
+    Task,
+    TaskCollection,
     TaskStatus,
     current_scope,
+    with_task_collection,
 )
 from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.tasks import LimitedStep
@@ -313,3 +316,18 @@ def test_a_worker_that_goes_on_although_it_was_cancelled_works_for_nobody(monkey
         assert result.program.ledger.by_purpose.get(Purpose.CHAIN) is None
         release.set()
         assert is_over.wait(WAIT)
+
+
+def test_task_collections_are_per_request(host):
+    class Counter(TaskCollection):
+        def __init__(self):
+            super().__init__()
+            self.num_tasks = 0
+
+        def after_yield(self, tasks: list[Task]):
+            self.num_tasks += len(tasks)
+
+    counted = with_task_collection("counter", Counter)(type("Counted", (FanOut,), {}))
+    with host(counted(NativeGenerationController(), 3)) as llm:
+        results = llm.generate(["a", "b"])
+        assert [r.task_collections["counter"].num_tasks for r in results] == [3, 3]
