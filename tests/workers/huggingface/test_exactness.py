@@ -15,7 +15,6 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
     GPTNeoXConfig,
-    LlamaConfig,
     MistralConfig,
     Qwen2Config,
 )
@@ -47,7 +46,6 @@ _SHAPE |= {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "
 _SHAPE |= {"max_position_embeddings": CONTEXT}
 _GROUPED = {**_SHAPE, "num_key_value_heads": 2}
 CONFIGS = {
-    "llama": lambda: LlamaConfig(**_GROUPED),
     "qwen2": lambda: Qwen2Config(**_GROUPED),
     "neox": lambda: GPTNeoXConfig(**_SHAPE, rotary_pct=0.25),
     "mistral": lambda: MistralConfig(**_GROUPED, sliding_window=WINDOW),
