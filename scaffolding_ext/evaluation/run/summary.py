@@ -123,7 +123,7 @@ class Lateness(NamedTuple):
     """Answers relative to their deadlines. A late answer is not wrong; it is counted separately.
 
     Attributes:
-        num_wanted: Requests that had a deadline or an objective, including failed ones.
+        num_wanted: Requests that had a deadline, including failed ones.
         num_late: Late answers, right or wrong.
         num_late_right: Right answers among these.
         in_time: Share of `num_wanted` answered in time, right or wrong.
@@ -190,7 +190,7 @@ class Summary:
             figure includes them. None without a calibration, or if its file has no cost.
         audits: Findings of the audits; None if no request was audited.
         undetermined: The first undetermined answers, three at most.
-        lateness: None if no request had a deadline or an objective.
+        lateness: None if no request had a deadline.
         drawn: None if the stack is no vote.
         num_equal_votes: Votes whose samples are all the same text.
     """
