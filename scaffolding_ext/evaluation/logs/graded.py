@@ -25,7 +25,6 @@ def recording_of(
     fingerprint: str,
     *,
     num_samples: int | None = None,
-    units_implied: bool = False,
     **known: Any,
 ) -> Recording:
     """Grade the questions that can be compared, with the same number of samples each.
@@ -39,7 +38,6 @@ def recording_of(
         fingerprint: Hash of what was read.
         num_samples: Samples per question; questions with fewer are left out, and of those with more the first samples
             are taken. None takes the most common number.
-        units_implied: The questions imply units (see `answers.equal`).
         known: Other fields of `Recording`.
 
     Raises:
@@ -62,7 +60,7 @@ def recording_of(
     if any(map(_has_tokens, kept)):
         kept = _kept(kept, _has_tokens, "have no tokens", left_out)
     by_agreement = any(each.target is None and any(one.correct is None for one in each.samples) for each in kept)
-    graded = [_graded(each, by_agreement, units_implied) for each in kept]
+    graded = [_graded(each, by_agreement) for each in kept]
     return Recording(graded, sources, fingerprint, left_out=left_out, doubt=doubt_of(kept, graded), **known)
 
 
@@ -79,7 +77,7 @@ def _has_tokens(question: LoggedQuestion) -> bool:
     return all(sample.tokens is not None for sample in question.samples)
 
 
-def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -> RecordedQuestion:
+def _graded(question: LoggedQuestion, by_agreement: bool) -> RecordedQuestion:
     samples = question.samples
     looks = _whole([sample.looks for sample in samples]) or []  # none, if a sample has none
     target = None if question.target is None else answer_of_target(question.target)
@@ -92,7 +90,7 @@ def _graded(question: LoggedQuestion, by_agreement: bool, units_implied: bool) -
     if target is not None and (letter := letter_in(target)) is not None:
         said = [None if each is None else letter_in(each) or each for each in said]
         target = letter
-    numbers = group(said, units_implied=units_implied)
+    numbers = group(said)
     own, of_looks, right = numbers[: len(samples)], numbers[len(samples) : -1], numbers[-1]
     if by_agreement:
         right = vote(own)

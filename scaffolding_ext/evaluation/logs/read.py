@@ -37,7 +37,6 @@ def read_recording(
     task: str | None = None,
     run: str | None = None,
     num_samples: int | None = None,
-    units_implied: bool = False,
 ) -> Recording:
     """Read and grade the samples of one or more logs, merging samples of the same question and run.
 
@@ -46,7 +45,6 @@ def read_recording(
         task: Take only questions of tasks whose name contains it, ignoring case.
         run: Take only runs whose name contains it.
         num_samples: See `recording_of`.
-        units_implied: See `recording_of`.
 
     Raises:
         DatasetError: A path is not a log, a row is wrong, or nothing is left. It names file and line.
@@ -90,7 +88,6 @@ def read_recording(
         [log.source for log in logs],
         _fingerprint_of([log.fingerprint for log in logs]),
         num_samples=num_samples,
-        units_implied=units_implied,
         notes=notes,
         **{name: common(name) for name in ("model", "sampling", "dataset", "stack")},
     )
