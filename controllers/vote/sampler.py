@@ -74,10 +74,14 @@ def end_vote(run: Run, votes: Votes, elected: Election, reason: str, num_failed:
     """Write the elected sample into the task, and the vote into the request's trace and figures.
 
     Args:
-        reason: Exit reason of a vote that elected an answer.
+        reason: Exit reason of a vote that elected an answer. Without one it is `"length"` if the budget cut the sample
+            whose text is returned, else `"no_answer"`.
     """
-    reason = reason if elected.winner >= 0 else "no_answer"
     samples, classes = votes.samples, votes.classes
+    sample = samples[elected.first]
+    if elected.winner < 0:
+        is_cut = sample.task.customized_result_fields.get("exit_reason") == "length"
+        reason = "length" if is_cut else "no_answer"
     if num_failed:
         run.sum_up(failed_samples=num_failed)
         figures["num_failed"] = num_failed
@@ -99,7 +103,6 @@ def end_vote(run: Run, votes: Votes, elected: Election, reason: str, num_failed:
         num_decoded=votes.lengths,
         **figures,
     )
-    sample = samples[elected.first]
     answer = sample.answer if elected.winner >= 0 else None
     finish(run.task, sample.task.output_str or "", sample.task.output_tokens, answer, reason)
 

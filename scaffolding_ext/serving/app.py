@@ -233,7 +233,7 @@ class Front:
 
     def _ended(self, job: Job) -> None:
         self.jobs.discard(job)
-        num_tokens, model = job.usage()["total_tokens"], job.stack.name
+        num_decoded, model = job.usage()["completion_tokens"], job.stack.name
         codes = []
         for number, result in enumerate(job.results):
             failure = job.failure_of(number) if result.finished else None
@@ -248,7 +248,7 @@ class Front:
             if failure is None and result.finished and result.is_audited:
                 self._wait_for_audit(job.stack, result)
         drawn = drawn_of([result.program for result in job.results])
-        figures = [f"{len(job.results)} choices", f"{num_tokens} tokens", drawn, str(codes or "ok")]
+        figures = [f"{len(job.results)} choices", f"{num_decoded} decoded tokens", drawn, str(codes or "ok")]
         _log.info("%s, %s: %s", job.id, model, ", ".join(filter(None, figures)))
         if self.limits.shows_content:
             texts = [result.outputs[0].text if result.outputs else None for result in job.results]

@@ -307,7 +307,7 @@ def test_content_is_in_the_log_only_where_it_is_asked_for(
         with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(**ASK, top_logprobs=1)
     own = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("scaffolding_ext"))
-    assert "20 tokens" in own  # what was used is told
+    assert "16 decoded tokens" in own  # what was used is told
     assert ("2+2?" in own and "boxed{4}" in own) == shows
     assert "secret-key" not in own
 

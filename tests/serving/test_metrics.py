@@ -103,7 +103,7 @@ def test_a_vote_that_stops_says_what_it_drew_and_saved(serve: Any, caplog: pytes
     drawn = choices[0]["drawn"]["answers"]
     assert 1 < drawn < 16
     assert [each["drawn"] for each in choices] == [{"answers": drawn, "most": 16}] * 2
-    assert f" tokens, {2 * drawn} of 32 answers, {1 - drawn / 16:.0%}".replace("%", " % saved, ok") in line
+    assert f" decoded tokens, {2 * drawn} of 32 answers, {1 - drawn / 16:.0%}".replace("%", " % saved, ok") in line
     assert served.metric("scaffolding_drawn_answers_total", model="model") == 2 * drawn
     assert served.metric("scaffolding_most_answers_total", model="model") == 32
 
@@ -112,7 +112,7 @@ def test_only_the_outermost_vote_counts(serve: Any, caplog: pytest.LogCaptureFix
     served = serve(controller=vote(3, vote(2, allocation=None), allocation=None))
     choices, line = ask(served, caplog)
     assert choices[0]["drawn"] == {"answers": 3, "most": 3}
-    assert line.endswith(" tokens, 3 of 3 answers, ok")
+    assert line.endswith(" decoded tokens, 3 of 3 answers, ok")
     assert served.metric("scaffolding_drawn_answers_total") == 3
 
 
@@ -120,7 +120,7 @@ def test_a_stack_without_a_vote_says_nothing_of_answers(serve: Any, caplog: pyte
     served = serve()
     choices, line = ask(served, caplog)
     assert "drawn" not in choices[0]
-    assert line.endswith(" tokens, ok")
+    assert line.endswith(" decoded tokens, ok")
     assert served.metric("scaffolding_most_answers_total") == 0
 
 

@@ -92,7 +92,9 @@ def eval_lines(
 def drawn_line(drawn: Drawn, mean_tokens: float) -> str:
     """Format the answers that votes drew, and what all of them would have taken."""
     told = answers_drawn(drawn.mean, drawn.most, mean_tokens, drawn.tokens_of_all)
-    if drawn.mean >= drawn.most or not drawn.tokens_of_all:  # the worker counts none
+    if drawn.mean >= drawn.most:
+        return f"{told} a vote: none ended early"
+    if not drawn.tokens_of_all:  # the worker counts none
         return f"{told} a vote"
     return f"{told}; all {drawn.most:.3g} would take about {amount(drawn.tokens_of_all)} tokens"
 
@@ -165,6 +167,8 @@ def _shown_count(figure: SectionFigure | None, which: str) -> str:
 
 
 def shown_mcnemar(found: McNemar) -> str:
+    if not found.only_a and not found.only_b:
+        return "right on the same questions"
     return (
         f"only the first is right on {found.only_a:,}, only the other on {found.only_b:,}: "
         f"p = {found.p_value:.3g} (McNemar)"

@@ -40,6 +40,10 @@ def progress_shown(
     """
     console = Console(stderr=True)
     step = max(1, total // _NUM_LINES)
+    earlier = tally.tokens["decoded"]  # of a run that goes on
+
+    def tokens() -> int:
+        return max(earlier + num_written(), tally.tokens["decoded"])
 
     def num_done() -> int:
         return tally.tokens["decoded"] if in_tokens else tally.num_samples
@@ -55,20 +59,19 @@ def progress_shown(
             left = max(0.0, (clock() - started) / (done - num_before) * (total - done))
             ending = f", {datetime.timedelta(seconds=round(left))} left" if left else ""
             unit = " tokens" if in_tokens else ""
-            click.echo(f"{done} of {total}{unit} done, {figures(tally)}{ending}", err=True)
+            click.echo(f"{done} of {total}{unit} done, {figures(tally, tokens())}{ending}", err=True)
 
-    earlier = tally.tokens["decoded"]  # of a run that goes on
-    beat = Heartbeat(lambda: tally.num_samples, lambda: max(earlier + num_written(), tally.tokens["decoded"]), clock)
+    beat = Heartbeat(lambda: tally.num_samples, tokens, clock)
     if not console.is_terminal:
         with beating(beat, lambda told: click.echo(f"{num_done()} of {total} done, {told}", err=True)):
             yield show_line
         return
     columns = BarColumn(), MofNCompleteColumn(), "{task.description}", TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(figures(tally), total=total, completed=num_before)
+        bar = progress.add_task(figures(tally, tokens()), total=total, completed=num_before)
 
         def advance(record: Record) -> None:
-            progress.update(bar, completed=num_done(), description=figures(tally))
+            progress.update(bar, completed=num_done(), description=figures(tally, tokens()))
 
         with beating(beat, lambda told: progress.update(bar, description=told)):
             yield advance
@@ -122,7 +125,7 @@ def beating(heartbeat: Heartbeat, show: Callable[[str], object]) -> Iterator[Non
         thread.join()
 
 
-def figures(tally: RunStats) -> str:
+def figures(tally: RunStats, num_tokens: int) -> str:
     """Format accuracy, decoded tokens and failures so far in one line."""
     right = f"{tally.num_correct / tally.num_samples:.1%}" if tally.num_samples else "-"
-    return f"{right} right, {tally.tokens['decoded']:,} tokens, {tally.num_failed} failed"
+    return f"{right} right, {num_tokens:,} tokens, {tally.num_failed} failed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -88,6 +89,7 @@ _FEWEST_EQUAL_VOTES = 4  # that trigger a warning
 _MOST_UNANSWERED = 0.5  # share of the finished outputs that triggers a warning
 _ALPHA = 0.05  # of the bound on lost answers
 _PRICED = 1e6  # tokens per price
+_UNIT = re.compile(r"[^\W\d_]|[%°$€]")  # may be a unit
 _TIME_OUTS = ("RequestTimeoutError", "ServerTimeoutError")
 
 
@@ -274,10 +276,12 @@ class Summary:
             )
         if self.num_undetermined:
             shown = "; ".join(f"{one.answer!r} instead of {one.target!r} ({one.id})" for one in self.undetermined)
+            has_unit = any(_UNIT.search(one.answer) for one in self.undetermined)
             found.append(
                 f"{self.num_undetermined} of {self.num_samples} answers could not be compared with the right one, and "
-                f"count as wrong: {shown}. If the questions name the unit, set evaluation.units_implied: true "
-                "(docs/answers.md)"
+                f"count as wrong: {shown}"
+                + (". If the questions name the unit, set evaluation.units_implied: true" if has_unit else "")
+                + " (docs/answers.md)"
             )
         return found
 

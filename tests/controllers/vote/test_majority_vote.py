@@ -81,6 +81,11 @@ def test_where_nothing_was_answered_it_says_so():
     assert vote_event(result)["winner"] == -1
 
 
+def test_a_vote_without_an_answer_whose_text_was_cut_ends_by_length():
+    result = voted(boxed("3", "3", "4", "5"), generation_controller=NativeGenerationController({"max_tokens": 2}))
+    assert (result.answer, result.exit_reason) == (None, "length")
+
+
 def test_it_ends_once_the_rule_is_certain():
     worker = boxed("8", "8", "9", "8", "7", "6")
     result = voted(worker, default_sample_num=5, allocation=Curtailment())

@@ -184,7 +184,7 @@ def test_a_vote_says_what_all_its_answers_would_have_taken() -> None:
 
 
 def test_a_vote_of_all_its_answers_saves_nothing_and_another_stack_draws_none() -> None:
-    assert "16 of 16 answers a vote" in eval_lines("vote", drawn_from(vote("a", 16, 1600)))
+    assert "16 of 16 answers a vote: none ended early" in eval_lines("vote", drawn_from(vote("a", 16, 1600)))
     assert drawn_from(vote("a", 2, 100, branch=(0,))).drawn is None
     assert drawn_from(make()).drawn is None
 
@@ -193,8 +193,8 @@ def test_a_vote_of_all_its_answers_saves_nothing_and_another_stack_draws_none() 
     ("drawn", "line"),
     [
         (Drawn(2.0, 4, 0.0), "2 of 4 answers a vote"),  # nothing counted their tokens
-        (Drawn(4.0, 4, 0.0), "4 of 4 answers a vote"),
-        (Drawn(4.0, 4, 400.0), "4 of 4 answers a vote"),
+        (Drawn(4.0, 4, 0.0), "4 of 4 answers a vote: none ended early"),
+        (Drawn(4.0, 4, 400.0), "4 of 4 answers a vote: none ended early"),
         (Drawn(2.0, 4, 400.0), "2 of 4 answers, 50 % saved; all 4 would take about 400 tokens"),
         (Drawn(3.0, 4, 160.0), "3 of 4 answers, 25 % more; all 4 would take about 160 tokens"),
     ],
