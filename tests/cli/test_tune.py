@@ -200,6 +200,34 @@ def test_one_sample_a_question_is_refused_with_the_way_to_more(tmp_path: Path) -
         assert "eval --epochs 8" in refused.output
 
 
+def test_votes_that_a_rule_ended_are_refused_with_the_way_to_record_all(tmp_path: Path) -> None:
+    source, early, whole = (tmp_path / name for name in ("stack.yaml", "early", "whole"))
+    sample = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 1.0}}}
+    vote = {"type": "MajorityVoteController", "args": {"default_sample_num": 16, "generation_controller": sample}}
+    worker = {"type": "ScriptedWorker", "args": {"respond": "\\boxed{7}"}}
+    source.write_text(json.dumps({"controller": vote, "workers": {"generation": worker}}))
+    (tmp_path / "data.jsonl").write_text('{"question": "How many?", "answer": "7"}\n')
+    record = ("eval", "--dataset", tmp_path / "data.jsonl", "--keep_samples", "--output_path")
+    assert run(*record, early, "--config", source).exit_code == 0
+    refused = run("tune", early, "--output_path", tmp_path / "tuned.yaml")
+    assert refused.exit_code == 2
+    told = " ".join(refused.output.split())
+    assert re.search(r"1 votes ended early, with \d of 16 samples", told)
+    assert not (tmp_path / "tuned.yaml").exists()
+    (advised,) = re.findall(r"scaffolding-ext (eval .*) --output_path NEW_FOLDER", told)
+    assert run(*advised.split(), "--output_path", whole).exit_code == 0
+    assert read_recording([whole]).num_samples == 16
+
+
+def test_samples_that_not_all_questions_have_are_counted(log: Path, tmp_path: Path) -> None:
+    longer = tmp_path / "longer.jsonl"
+    first, rest = log.read_text().split("\n", 1)
+    question = json.loads(first)
+    longer.write_text(f"{json.dumps({**question, 'samples': question['samples'] * 2})}\n{rest}")
+    told = " ".join(run("tune", longer).stdout.split())
+    assert "Left out: samples after the first 6 of 1 questions, which have up to 12." in told
+
+
 def test_a_setting_that_gains_more_than_its_interval_is_said(tmp_path: Path) -> None:
     rng, path = np.random.default_rng(0), tmp_path / "rewarded.jsonl"
     rows = []

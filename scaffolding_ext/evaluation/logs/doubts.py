@@ -19,13 +19,19 @@ def doubt_of(logged: Sequence[LoggedQuestion], graded: Sequence[RecordedQuestion
     num_questions, num_samples = len(graded), graded[0].num_samples
     if num_samples < 2 or (num_questions < _FEWEST_QUESTIONS and num_samples < _FEWEST_SAMPLES):
         return None
-    if not any(classes):
-        return "no sample has an answer: check the field that the answers are in, and that they end in a box or phrase"
+    are_distinct = all(len(set(each)) == len(each) for each in classes)
+    num_all, num_answers = num_questions * num_samples, sum(map(len, classes))
+    if are_distinct and 2 * num_answers < num_all:
+        return (
+            f"{num_all - num_answers:,} of {num_all:,} samples have no answer, and no two answers to a question are "
+            "the same: if the samples were cut off, record them with more max_tokens; else check that they end in a "
+            "box or phrase, and, in another tool's log, the field that the answers are in"
+        )
     targets = [each.target for each in logged if each.target is not None]
     answers = (sample.answer for each in logged for sample in each.samples if sample.answer is not None)
     if len(targets) == len(logged) and all(map(letter_in, targets)) and not any(map(letter_in, answers)):
         return "all targets are letters, but no answer is one: check the field of the answers, or give options as texts"
-    if all(len(set(each)) == len(each) for each in classes):
+    if are_distinct:
         return (
             "no two samples of a question have the same answer, as if each were its whole text: check the field that "
             "the answers are in, and the scorer that wrote it"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from scaffolding_ext.controllers.chain.probe import probes_of
+from scaffolding_ext.controllers.vote.voting import drawn_by
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, Log, LoggedQuestion, LoggedSample, Looks
 from scaffolding_ext.evaluation.run.record_chain import VERSION
@@ -26,15 +27,26 @@ def read_run(samples: Path, fingerprint: str) -> Log:
     Failed requests are left out. If chains were recorded (`RecordChainController`), each sample has its looks.
 
     Raises:
-        DatasetError: The file cannot be read, or its chains were recorded by another version.
+        DatasetError: The file cannot be read, its chains were recorded by another version, or a rule chose how many
+            samples of a question there are.
     """
     run = samples.parent.resolve().name
     questions: dict[str, LoggedQuestion] = {}
     epochs: dict[str, list[tuple[int, list[LoggedSample]]]] = {}
+    drawn = []  # of votes that their rule ended
     for record in each_record(samples):
         if record.error is None:
+            if record.exit_reason == "certain" and record.samples and (votes := drawn_by(record.trace)) is not None:
+                drawn.append(votes)
             questions.setdefault(record.id, LoggedQuestion(record.id, record.target, run=run, task=record.kind or ""))
             epochs.setdefault(record.id, []).append((record.epoch, _samples(record, samples)))
+    if drawn:
+        num, most = map(sum, zip(*drawn, strict=True))
+        raise DatasetError(
+            f"{samples}: {len(drawn):,} votes ended early, with {num:,} of {most:,} samples, so the rule of their "
+            "stack chose the samples, and no advice can be based on them; record all: scaffolding-ext eval --config "
+            f"{samples.parent / CONFIG} --set controller.args.allocation=null --keep_samples --output_path NEW_FOLDER"
+        )
     for identity, found in epochs.items():
         for _, own in sorted(found, key=lambda each: each[0]):
             questions[identity].samples += own

@@ -48,6 +48,10 @@ def recording_of(
     if num_samples is None:
         counts = collections.Counter(len(each.samples) for each in kept)
         num_samples = max(counts, key=lambda number: (counts[number], number), default=1)
+        if num_longer := sum(count for number, count in counts.items() if number > num_samples):
+            left_out.append(
+                f"samples after the first {num_samples} of {num_longer} questions, which have up to {max(counts)}"
+            )
     most = max((len(each.samples) for each in kept), default=0)
     few = f"have fewer than {num_samples} samples"
     kept = _kept(kept, lambda each: len(each.samples) >= num_samples, few, left_out)

@@ -47,7 +47,12 @@ UNREAD: dict[str, tuple[Callable[[int], Question], str]] = {
         lambda number: question(number, "7", ["correct"] * 4, correct=True),
         "all samples of each question have the same answer",
     ),
-    "no answers": (lambda number: question(number, "7", [None] * 4), "no sample has an answer"),
+    "no answers": (lambda number: question(number, "7", [None] * 4), "40 of 40 samples have no answer"),
+    "cut off": (
+        lambda number: question(number, "7", ["7", None, None, "8" if number else None]),
+        "21 of 40 samples have no answer, and no two answers to a question are the same: if the samples were cut off, "
+        "record them with more max_tokens",
+    ),
     "another field as target": (lambda number: question(number, "q" * 9, ["1", "2", "1", "1"]), "no sample is right"),
     "labels that are never true": (
         lambda number: question(number, "1", ["1", "2", "1", "1"], correct=False),

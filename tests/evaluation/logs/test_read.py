@@ -160,7 +160,11 @@ def test_questions_without_tokens_and_with_few_samples_are_left_out_and_counted(
     recording = read(tmp_path / "log.jsonl", rows)
     assert [each.id for each in recording.questions] == ["a", "b", "c"]
     assert recording.num_samples == 3
-    assert recording.left_out == ["1 questions have fewer than 3 samples", "1 questions have no tokens"]
+    assert recording.left_out == [
+        "samples after the first 3 of 1 questions, which have up to 4",
+        "1 questions have fewer than 3 samples",
+        "1 questions have no tokens",
+    ]
     assert read(tmp_path / "log.jsonl", rows, num_samples=4).num_samples == 4
     with pytest.raises(DatasetError, match=r"no question has 5 samples; the maximum is 4"):
         read(tmp_path / "log.jsonl", rows, num_samples=5)
