@@ -14,7 +14,8 @@ from scaffolding_ext.doctor.exchange import Exchange, ServedTask, Written
 from scaffolding_ext.prompts.model_files import config_of, family_name, written_marks
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import COLLECTIONS, model_folder
-from scaffolding_ext.protocol.worker import WorkerTag, model_of
+from scaffolding_ext.protocol.meta import CONTINUED_TURNS
+from scaffolding_ext.protocol.worker import WorkerTag, declared, model_of
 from scaffolding_ext.workers.shared.sampling_defaults import SamplingDefaults
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ def long_budget(examined: Examined) -> Iterator[Finding]:
     fate = f"chains get {length - longest} tokens or fewer" if is_lowered else "the server refuses such requests"
     yield Finding(
         "budget",
-        f"the stack's budget is {budget} tokens after the prompt, and the worker takes {length} in all: {fate}",
+        f"the stack's own budget, without --max_tokens, is {budget} tokens after the prompt, and the worker "
+        f"takes {length} in all: {fate}",
         f"max_tokens: {max(1, length - 2 * longest - 1)}  # or serve the model with a longer context",
         is_wrong=not is_lowered,
     )
@@ -158,6 +160,8 @@ def no_box(examined: Examined) -> Iterator[Finding]:
         change = "controller.args.probe: {type: AnswerProbe, args: {max_tokens: 64}}  # room for the answer it asks for"
     elif asks:
         change = "controller: {type: DynasorCoTController}  # it asks for the answer if a chain ends without one"
+        if any(CONTINUED_TURNS in declared(call.worker).refused for call in examined.chains):
+            change += ", and needs workers.generation.args.endpoint: completions"
     if lost:
         yield Finding(
             "no_box", f"{message}, and the stack has no answer to {len(lost)} of {len(answered)} questions", change
@@ -346,7 +350,7 @@ def out_of_reach(examined: Examined) -> Iterator[Finding]:
     reached = sum(confidence >= least for confidence in seen)
     yield Finding(
         "threshold",
-        f"{reached} of {len(seen)} looks reached the rule's confidence threshold of {least:g}; the highest was "
+        f"{reached} of {len(seen)} probes reached the rule's confidence threshold of {least:g}; the highest was "
         f"{max(seen):.3f}",
         ""
         if reached

@@ -11,8 +11,8 @@ _TIMES = 2.0  # ratio of costs from which it is shown as such, not in percent
 
 
 def between(low: float, high: float, form: str = ".1f") -> str:
-    """Format an interval to follow its estimate."""
-    return f" ({low:{form}} to {high:{form}})"
+    """Format an interval to follow its estimate; nothing if it has no width."""
+    return "" if low == high else f" ({low:{form}} to {high:{form}})"
 
 
 def amount(number: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import warnings
@@ -15,13 +16,16 @@ from click.testing import CliRunner
 from scaffolding_ext import load_config
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.evaluation.logs.read import read_recording
+from scaffolding_ext.evaluation.tune.choose import Cheapest
 from scaffolding_ext.evaluation.tune.endings import Cut, Stopped, Whole
 from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import setting_of, stack_of
 from scaffolding_ext.evaluation.tune.table import rows_of
+from scaffolding_ext.evaluation.tune.tuned import tuned
 from scaffolding_ext.registry import allocation_rules
 from scaffolding_ext.stack.load import TunedStackWarning
+from scaffolding_ext.stats.intervals import Estimate
 
 
 def run(*arguments: object) -> Any:
@@ -226,6 +230,29 @@ def test_samples_that_not_all_questions_have_are_counted(log: Path, tmp_path: Pa
     longer.write_text(f"{json.dumps({**question, 'samples': question['samples'] * 2})}\n{rest}")
     told = " ".join(run("tune", longer).stdout.split())
     assert "Left out: samples after the first 6 of 1 questions, which have up to 12." in told
+
+
+def test_a_line_that_beats_the_choice_on_both_is_named(log: Path) -> None:
+    plays = Replay(read_recording([log]))
+    plays.try_all()
+    found = tuned(plays, Cheapest(0.003))
+    assert found is not None
+    *others, own = found.rows
+    figures = {"cost_share": Estimate(0.5, 0.4, 0.6), "points": Estimate(-1.0, -2.0, 0.0)}
+    better = {"cost_share": Estimate(0.4, 0.3, 0.5), "points": Estimate(-0.5, -1.0, 0.0)}
+
+    def advice(**beaten_by: Estimate) -> str:
+        rows = [row._replace(**(beaten_by if row.name.startswith("Adaptive") else figures)) for row in others]
+        return " ".join(dataclasses.replace(found, rows=[*rows, own._replace(**figures)]).advice)
+
+    assert "On these questions Adaptive-Consistency .90 does better on both." in advice(**better)
+    for name in better:
+        assert "better on both" not in advice(**{**better, name: figures[name]})
+
+
+def test_figures_without_an_interval_have_none(log: Path) -> None:
+    first = run("tune", log).stdout.splitlines()[1]
+    assert re.fullmatch(r"ask 6 times +[\d.]+ +\+0\.0 +100 +1\.0", first)
 
 
 def test_a_setting_that_gains_more_than_its_interval_is_said(tmp_path: Path) -> None:

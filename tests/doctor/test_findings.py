@@ -13,11 +13,13 @@ from scaffolding_ext.controllers.chain.dynasor_cot import DynasorCoTController
 from scaffolding_ext.doctor.examination import Examination, examine
 from scaffolding_ext.doctor.exchange import Exchange, questions_of
 from scaffolding_ext.doctor.findings import Examined, Finding, dropped_thinking, out_of_reach
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.testing import ScriptedWorker
 from scaffolding_ext.workers.openai.flavors import FLAVORS
+from tests.servers.openai_server import OpenAIServer
 
 NATIVE: dict[str, Any] = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.6}}}
 DYNASOR: dict[str, Any] = {
@@ -134,7 +136,29 @@ def test_no_box(saved_model: Callable[..., str]) -> None:
     assert "2 of 2 chains ended without" in found["no_box"].message
     assert found["no_box"].change.startswith('prompt: {prompt_suffix: "\\nPlease reason')
     asked = wrong(examined("Forty-two.", saved_model("smollm2"), prompt_suffix=" Put it into \\boxed{}."))
-    assert "DynasorCoTController" in asked["no_box"].change
+    assert asked["no_box"].change.startswith("controller: {type: DynasorCoTController}")
+    assert "endpoint" not in asked["no_box"].change
+
+
+@pytest.mark.parametrize(("flavor", "is_told"), [("vllm", False), ("trtllm", True)])
+def test_a_controller_that_a_chat_server_cannot_run_is_advised_with_completions(flavor: str, is_told: bool) -> None:
+    """The advised controller probes: such stacks are refused on chats that begin a new answer instead of continuing."""
+    pytest.importorskip("openai")
+    with ScriptedWorker("Forty-two.") as worker, OpenAIServer(worker, "mine", flavor=flavor) as server:
+        generation = {"type": "OpenAIWorker", "args": {"base_url": server.url, "model": "mine", "endpoint": "chat"}}
+        stack = {
+            "controller": NATIVE,
+            "workers": {"generation": generation},
+            "prompt": {"prompt_suffix": " Use boxed."},
+        }
+        change = wrong(examine(load_config(stack)))["no_box"].change
+        probing = load_config(stack | {"controller": {**DYNASOR, "args": {**DYNASOR["args"], "family": "instruct"}}})
+        assert ("endpoint: completions" in change) is is_told
+        if is_told:
+            with pytest.raises(ConfigError, match="endpoint: completions"):
+                examine(probing)
+        else:
+            assert examine(probing).examined.exchanges[0].error is None
 
 
 def test_an_answer_that_was_asked_for_is_only_noted(saved_model: Callable[..., str]) -> None:
@@ -184,7 +208,10 @@ def test_a_budget_beyond_the_context_is_shown_with_it(
     found = noted(examined(None, None, controller, worker=worker))
     assert ("budget" in found) is is_told
     if is_told:
-        assert f"budget is {budget} tokens after the prompt, and the worker takes {context}" in found["budget"].message
+        assert (
+            f"own budget, without --max_tokens, is {budget} tokens after the prompt, and the worker takes {context}"
+            in found["budget"].message
+        )
 
 
 def test_thinking_that_nobody_opens(saved_model: Callable[..., str]) -> None:
@@ -361,16 +388,16 @@ def test_a_probe_stands_with_the_chain_that_it_asked(saved_model: Callable[..., 
         assert all(chain.probe is not None for chain in exchange.written)
 
 
-def test_it_says_how_many_looks_reached_the_threshold_of_a_rule_of_confidence() -> None:
+def test_it_says_how_many_probes_reached_the_threshold_of_a_rule_of_confidence() -> None:
     confidence = {"type": "confidence", "args": {"threshold": 0.9}}
     controller = DynasorCoTController(rule={"type": "all", "args": {"rules": ["consecutive", confidence]}})
     exchange = Exchange("?", "?", [], [], "", None, "length", [0.2, 0.95, 0.5], None)
     stack = load_config({"controller": DYNASOR, "workers": {"generation": {"type": "ScriptedWorker"}}})
     (finding,) = out_of_reach(Examined(stack, controller, None, [exchange]))
-    assert finding.message.startswith("1 of 3 looks reached the rule's confidence threshold of 0.9")
+    assert finding.message.startswith("1 of 3 probes reached the rule's confidence threshold of 0.9")
     assert (finding.change, finding.is_wrong) == ("", False)
     (finding,) = out_of_reach(Examined(stack, controller, None, [exchange._replace(confidences=[0.2, 0.5])]))
-    assert finding.message.startswith("0 of 2 looks reached")
+    assert finding.message.startswith("0 of 2 probes reached")
     assert "controller.args.rule" in finding.change
     assert not list(out_of_reach(Examined(stack, DynasorCoTController(), None, [exchange])))
 

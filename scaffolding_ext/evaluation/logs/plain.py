@@ -94,7 +94,7 @@ def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
         problem = every[0].problem or f"has the fields {', '.join(sorted(every[0].value)) or 'of an empty object'}"
         raise DatasetError(
             f"{name}, line {every[0].number}: {problem}; a row of a recording has `samples` (a question with all "
-            "its samples), `text` or `answer` (one sample), or `probes` (a chain with looks)"
+            "its samples), `text` or `answer` (one sample), or `probes` (a chain with its probes)"
         )
     for row in every:
         if row.problem is not None:

@@ -149,7 +149,7 @@ class Stopped:
             look = chain.by_position.get(position)
             if look is None:
                 raise ConfigError(
-                    f"looks after {position} tokens, but nothing was recorded there; the recorded looks are at "
+                    f"probes after {position} tokens, but nothing was recorded there; the recorded probes are at "
                     f"{', '.join(map(str, list(chain.by_position)[:3]))} and so on",
                     "schedule",
                 )
@@ -206,13 +206,13 @@ class RecordedChains:
             return whole_samples(recording, price)
         if "looks" in recording.missing:
             raise ConfigError(
-                f"is {str(ending)!r}, but the log has no looks at chains: record some (eval --epochs 8 --probe_every "
+                f"is {str(ending)!r}, but the log has no probes of chains: record some (eval --epochs 8 --probe_every "
                 "64), or use whole chains",
                 "ending",
             )
         lacking = missing_for(recording, ending)
         if lacking is not None:
-            raise ConfigError(f"is {str(ending)!r}, which needs {lacking}, but the recorded looks have none", "ending")
+            raise ConfigError(f"is {str(ending)!r}, which needs {lacking}, but the recorded probes have none", "ending")
         shape = len(recording.questions), recording.num_samples
         classes, tokens = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
         asked, probabilities = Asked(*np.zeros((2, *shape))), np.zeros(shape)

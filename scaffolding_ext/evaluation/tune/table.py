@@ -21,6 +21,7 @@ from scaffolding_ext.stats.intervals import Estimate, bootstrap_quotients, cross
 
 TIME_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the frontier
 _NUM_RESAMPLES = 2000
+LIMIT = "stop in hindsight (limit)"  # the line of an oracle
 
 
 class TableRow(NamedTuple):
@@ -54,7 +55,7 @@ def baselines(plays: Replay, goal: Goal) -> dict[str, ReplayResult]:
         "ask fewer times": cross_validated(plays, goal, plain),
         **({f"ask {times(num_samples)}, cut short": cross_validated(plays, goal, cuts)} if cuts else {}),
         **{name: plays.play(Setting(Whole(), num_samples, rule)) for name, rule in fixed.items()},
-        "stop in hindsight (limit)": plays.of_sizes(plays.votes.until_settled),  # no rule does better
+        LIMIT: plays.of_sizes(plays.votes.until_settled),  # no rule does better
     }
 
 

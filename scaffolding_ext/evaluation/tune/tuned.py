@@ -27,20 +27,29 @@ from scaffolding_ext.evaluation.tune.costs import COSTS
 from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.stack_file import stack_of
-from scaffolding_ext.evaluation.tune.table import FrontierRow, TableRow, baselines, frontier_of, points_of, rows_of
+from scaffolding_ext.evaluation.tune.table import (
+    LIMIT,
+    FrontierRow,
+    TableRow,
+    baselines,
+    frontier_of,
+    points_of,
+    rows_of,
+)
 from scaffolding_ext.evaluation.web_page import data_uri, render_page
 from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stats.intervals import Estimate
 
 _NAME_WIDTH = 25
 _STABLE = 0.9  # share of equal choices
+_BY_THESE = "chosen by these"
 _UNTRIED = {
     "targets": "gold answers",
     "tokens": "tokens",
     "seconds": "seconds",
     "logprobs": "log-probabilities",
     "rewards": "rewards",
-    "looks": "looks at chains",
+    "looks": "probes of chains",
 }
 
 
@@ -96,6 +105,10 @@ class Tuned:
             ]
         else:
             found.append(f"{figures}, on questions that had no part in the choice: expect that on further ones.")
+        if better := _better(self.rows):
+            found.append(
+                f"On these questions {' and '.join(better)} {'do' if len(better) > 1 else 'does'} better on both."
+            )
         if self.promise is None and self.not_taken is None and isinstance(goal, Cheapest):
             found.append(
                 f"--max_loss {100 * goal.max_loss:g} bounds the loss on the questions that choose, and the interval "
@@ -208,8 +221,20 @@ def tuned(
         rows = rows_of(plays, {**named, "advice": judged})
         return Tuned(plays, goal, setting, rows, None, base, stability=steady, gain=_gain(plays, setting))
     own = plays.default
-    rows = rows_of(plays, {**named, "chosen by these": judged, "advice: the default": plays.played[own]})
+    rows = rows_of(plays, {**named, _BY_THESE: judged, "advice: the default": plays.played[own]})
     return Tuned(plays, goal, own, rows, None, base, setting, steady, _gain(plays, own))
+
+
+def _better(rows: Sequence[TableRow]) -> list[str]:
+    """Return the names of the lines that are more accurate than the last one at a lower cost, and can be had."""
+    *others, own = rows
+    return [
+        row.name
+        for row in others
+        if row.points.value > own.points.value
+        and row.cost_share.value < own.cost_share.value
+        and row.name not in (LIMIT, _BY_THESE)
+    ]
 
 
 def _gain(plays: Replay, setting: Setting) -> TableRow | None:

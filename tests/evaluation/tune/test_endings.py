@@ -191,12 +191,12 @@ def test_the_answer_at_the_stop_weighs_as_much_as_it_is_probable() -> None:
 
 def test_what_the_looks_lack_is_refused_and_not_tried() -> None:
     found = recorded(looked_at(["1", "7"]))
-    with pytest.raises(ConfigError, match="needs log-probabilities of answers, but the recorded looks have none"):
+    with pytest.raises(ConfigError, match="needs log-probabilities of answers, but the recorded probes have none"):
         RecordedChains(found).ended(Stopped(rule("confidence"), schedule(chunk_size=40)))
-    with pytest.raises(ConfigError, match="looks after 30 tokens, but nothing was recorded there"):
+    with pytest.raises(ConfigError, match="probes after 30 tokens, but nothing was recorded there"):
         RecordedChains(found).ended(Stopped(rule("consecutive"), schedule(chunk_size=30)))
     without = dataclasses.replace(found.questions[0], looks=None, missing=frozenset({"looks"}))
-    with pytest.raises(ConfigError, match="the log has no looks at chains"):
+    with pytest.raises(ConfigError, match="the log has no probes of chains"):
         RecordedChains(Recording([without], ["here"], "sha256:0")).ended(Cut(40))
     tried = endings_to_try(found)
     assert any(name.startswith("equal answers") for name in tried)
