@@ -134,6 +134,17 @@ def test_a_stream_with_overlapping_stop_strings_ends_well(serve: Any) -> None:
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole == "It is 4. END "
 
 
+def test_a_stop_string_ends_a_text_whose_chain_runs_on_to_the_limit(serve: Any) -> None:
+    controller = NativeGenerationController()
+    controller.prompting = Prompting.for_model("tinylm/target")
+    served = serve("I think.</think>\nIt is 4. END " + "and so on " * 9, controller)
+    asked: Any = {"model": "model", "messages": [{"role": "user", "content": "2+2?"}], "stop": ["END"]}
+    with served.client() as client:
+        choice = client.chat.completions.create(**asked, max_tokens=60).choices[0]
+    assert (choice.message.content, choice.finish_reason) == ("It is 4. ", "stop")
+    assert choice.scaffolding["exit_reason"] == "length"
+
+
 def both_parts(client: Any, stream: bool) -> tuple[str, str]:
     """Content and reasoning of an answer."""
     messages = [{"role": "user", "content": "5 and 3?"}]

@@ -271,6 +271,15 @@ def test_a_server_that_does_not_order_programs_says_so(flavor: str, reason: str)
         assert reason in (worker.unordered or "")
 
 
+def test_scores_go_first_too_and_with_their_salt(model: Any) -> None:
+    with serving(model, "vllm", prioritize=True, by_priority=True) as (server, worker):
+        task = ScoreTask(input_tokens=[5, 6, 7], continuation_tokens=[8])
+        task.custom_input_params = {"cache_salt": "ours"}
+        run(worker, task)
+        body = server.requests[-1].body
+        assert (body["priority"], body["cache_salt"]) == (-1, "ours")
+
+
 def test_a_vllm_without_priority_scheduling_refuses_by_name(model: Any) -> None:
     with serving(model, "vllm", named=True, prioritize=True) as (_, worker):
         task = generation()

@@ -245,6 +245,16 @@ def test_what_a_task_with_a_temperature_leaves_out_is_off_though_the_llm_fills_i
         assert (params.temperature, params.top_k, params.min_p, params.repetition_penalty) == (0.6, 20, 0.1, 1.05)
 
 
+@newest
+def test_a_further_end_of_the_model_leaves_neither_its_id_nor_its_log_probability(tmp_path: Path) -> None:
+    with TRTLLMWorker(MODEL) as worker:
+        plain = run(worker, generation()).output_tokens
+    end = json.loads((Path(model_folder(MODEL)) / "generation_config.json").read_text())["eos_token_id"]
+    with TRTLLMWorker(sampled(tmp_path, eos_token_id=[end, plain[2]])) as worker:
+        task = run(worker, GenerationTask(input_str=PROMPT, max_tokens=8, temperature=0.01, seed=1, num_logprobs=1))
+    assert (task.output_tokens, len(task.logprobs), task.finish_reason) == (plain[:2], 2, "stop")
+
+
 def test_log_probabilities_of_the_likeliest_alone_are_left_as_they_are() -> None:
     """Of 1.2's PyTorch backend, which does not tell that of the token that was drawn."""
     with TRTLLMWorker(MODEL) as worker:

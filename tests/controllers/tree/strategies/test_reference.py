@@ -427,6 +427,16 @@ def test_an_ended_particle_weighs_one_copy_while_the_filter_still_runs():
     assert [search.visits(node) for node in ended] == [1.0] * 6  # counted once where the sweep is over, too
 
 
+def test_a_rollout_that_is_lost_leaves_its_node_with_its_own_score():
+    search = MCTS(branching=1, rollouts=True).begin(Node(), np.random.default_rng(0))
+    (step,) = search.ask(1)
+    search.tell(step, 0.75)
+    (rollout,) = search.ask(1)
+    assert rollout.to_end
+    search.drop(rollout)
+    assert search.known[step.path].mean == 0.75
+
+
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "best_of_n"])
 def test_a_search_goes_on_behind_what_is_left_where_nodes_are_lost(name):
     """In every round all nodes but the last are lost: nothing is written below them, and the search does not end."""

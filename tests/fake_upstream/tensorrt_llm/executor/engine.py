@@ -192,7 +192,7 @@ class Engine:
             response.logprobs = [entry]
         words = [ids for _, ids in request.params._get_stop_reasons_and_words()]
         words = [] if request.params.ignore_eos else words  # upstream does not send them then
-        if token in self._end_ids and not request.params.ignore_eos:
+        if token == request.params.end_id and not request.params.ignore_eos:  # the model's others are stop words
             response.finish_reason = "stop"
         elif any(request.generated[-len(ids) :] == ids for ids in words):
             response.finish_reason = "stop_words"
