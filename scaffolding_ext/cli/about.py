@@ -30,8 +30,9 @@ def env(as_json: bool) -> None:
 def stacks(name: str | None, as_json: bool) -> None:
     """List the stacks that ship with the package, or print what NAME calls.
 
-    NAME is a packaged stack (its file is printed), a type of a controller, worker, rule or other part (its arguments),
-    a kind of types ("stopping rules"), `keys` (every key of a stack file), or a section (evaluation).
+    NAME is a packaged stack (its file is printed), a type of a controller, worker, rule or other part (its arguments;
+    your own is module:Class), a kind of types ("stopping rules"), `keys` (every key of a stack file), or a
+    section (evaluation).
 
     \b
     Example:

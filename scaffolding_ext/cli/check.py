@@ -56,7 +56,7 @@ def check(
 
     config, workers = own_model.load(stack, overrides), list[Worker]()
     beat = Heartbeat(lambda: 0, lambda: num_written_by(workers))
-    with beating(beat, lambda told: click.echo(told, err=True)):
+    with beating(beat.beat, lambda told: click.echo(told, err=True)):
         found = examine(config, questions, max_tokens, timeout, built=lambda llm: workers.extend(llm.workers.values()))
     if as_json:
         click.echo(json.dumps(found.to_json()))

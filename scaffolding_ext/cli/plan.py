@@ -51,7 +51,8 @@ def _batch(ctx: click.Context, param: click.Parameter, text: str | None) -> Queu
     "--config",
     "source",
     metavar="FILE",
-    help="Stack whose workers and prompt the written stack keeps.  [default: a server on this machine]",
+    help="Stack whose workers and prompt the written stack keeps.  "
+    "[default: that of the RUNs, or a server on this machine]",
 )
 @click.option("--output_path", type=OutputPath(), help="Write the planned stack.")
 @json_option
@@ -79,7 +80,7 @@ def plan(
     from scaffolding_ext.controllers.budgets.files import TaskTypes
     from scaffolding_ext.documents import write_text
     from scaffolding_ext.evaluation.tune.queue import planned_budgets
-    from scaffolding_ext.evaluation.tune.sweep import budgets_of, read_sweep
+    from scaffolding_ext.evaluation.tune.sweep import budgets_of, common_stack, read_sweep
     from scaffolding_ext.stack.load import load_config
 
     is_file = [path.suffix for path in paths] == [".yaml"]
@@ -98,6 +99,8 @@ def plan(
         for warning in warnings:
             click.echo(f"Warning: {warning}", err=True)
     base = None if source is None else load_config(source)
+    if base is None and not is_file and (base := common_stack(paths)) is not None:
+        base = base.model_copy(update={"max_parallel_requests": batch.places})  # runs that measure seconds have 1
     with require.under():
         found = planned_budgets(types, arrival_rate, alpha, batch, measured, file, base)
     if output_path is not None:

@@ -157,6 +157,7 @@ def tune(
       scaffolding-ext replay logs/other.eval --config stack.yaml
     """
     from scaffolding_ext.documents import write_text
+    from scaffolding_ext.evaluation.run.progress_bar import beating
     from scaffolding_ext.evaluation.tune.choose import Cheapest, MostAccurate
     from scaffolding_ext.evaluation.tune.tuned import tuned
     from scaffolding_ext.stack.load import load_config
@@ -165,13 +166,17 @@ def tune(
     if confidence is not None and (budget is not None or not 0 < max_loss < 100):
         raise click.UsageError("--confidence needs a --max_loss above 0, and no --budget", ctx)
     base = None if source is None else load_config(source)
-    plays = logs.plays()
-    plays.try_all()
-    goal: Goal = Cheapest(max_loss / 100)
-    if budget is not None:
-        goal = MostAccurate(-budget if budget < 0 else budget / float(plays.full.costs[plays.cost].sum()))
-    stack = base or plays.recording.stack
-    found = tuned(plays, goal, max_loss=max_loss / 100, confidence=confidence, base=stack)
+    stage = "reading the logs"
+    with beating(lambda: stage, lambda told: click.echo(told, err=True)):
+        plays = logs.plays()
+        stage = f"playing settings on {len(plays.recording.questions):,} questions"
+        plays.try_all()
+        stage = f"choosing among {len(plays.played):,} settings, and resampling the questions"
+        goal: Goal = Cheapest(max_loss / 100)
+        if budget is not None:
+            goal = MostAccurate(-budget if budget < 0 else budget / float(plays.full.costs[plays.cost].sum()))
+        stack = base or plays.recording.stack
+        found = tuned(plays, goal, max_loss=max_loss / 100, confidence=confidence, base=stack)
     if found is None:
         raise click.UsageError(
             f"--budget is too small for any setting; the cheapest needs {plays.least_cost():.1%}", ctx

@@ -30,7 +30,7 @@ def description(name: str) -> str:
     """Return what is called by a name: a packaged stack, a type, a kind of types, or the keys of a stack file.
 
     Raises:
-        ConfigError: There is nothing of this name.
+        ConfigError: There is nothing of this name, or `module:Class` cannot be imported.
     """
     files, plurals = packaged_stacks() | packaged_recipes(), kinds()
     if (path := files.get(name.removeprefix("configs:"))) is not None:
@@ -39,7 +39,9 @@ def description(name: str) -> str:
         return "\n".join(f"{each}\n    {summary(known.resolve(each))}" for each in known.names())
     below = {key: text for key, text in keys() if name == KEYS or re.match(rf"{re.escape(name)}(?:[.=]|$)", key)}
     found = [f"{key}\n{textwrap.indent(textwrap.fill(text, 96), '    ')}" for key, text in below.items()]
-    found += [_type(known, name) for known in plurals.values() if name in known.names()]
+    found += [_type(name, known.kind, known.resolve(name)) for known in plurals.values() if name in known.names()]
+    if ":" in name and not name.startswith("configs:"):
+        found.append(_type(name, "a type of your own", registry.import_target(name)))
     if not found:
         names = {each for known in plurals.values() for each in known.names()} | files.keys() | plurals.keys()
         close = difflib.get_close_matches(name, names) or [KEYS, *plurals]
@@ -62,10 +64,9 @@ def _keys_of(section: type[BaseModel], path: str = "") -> Iterator[tuple[str, st
         yield f"{path}{name}" + (f"={json.dumps(default)}" if is_plain else ""), field.description or ""
 
 
-def _type(known: Registry, name: str) -> str:
-    factory = known.resolve(name)
+def _type(name: str, kind: str, factory: Factory) -> str:
     arguments = [f"    {each}" for each in inspect.signature(factory).parameters.values()]
-    return "\n".join([f"{name}: {known.kind}", *arguments, "", inspect.getdoc(factory) or "", ""])
+    return "\n".join([f"{name}: {kind}", *arguments, "", inspect.getdoc(factory) or "", ""])
 
 
 def summary(factory: Factory) -> str:

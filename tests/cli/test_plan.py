@@ -97,6 +97,9 @@ def test_files_that_hold_no_types(tmp_path: Path, content: str, says: str) -> No
     assert says in " ".join(done.stderr.split())
 
 
+WORKERS = "workers: {generation: {type: HuggingFaceWorker, args: {model: tinylm/draft}}}\nmax_parallel_requests: 1\n"
+
+
 @pytest.fixture
 def sweep(write_run: Callable[..., Path]) -> list[Path]:
     rng = np.random.default_rng(0)
@@ -109,7 +112,7 @@ def sweep(write_run: Callable[..., Path]) -> list[Path]:
             right = rng.random() < task["D"] + task["A"] * (1 - np.exp(-task["b"] * tokens))
             seconds = {"total": task["t0"] + task["c"] * tokens + rng.normal(0, 0.01)}
             rows.append((f"q{number}", right, tokens, {"kind": kind, "seconds": seconds}))
-        config = f"controller: {{args: {{thinking_tokens: {tokens}}}}}\nmax_parallel_requests: 1\n"
+        config = f"controller: {{type: BudgetForcingController, args: {{thinking_tokens: {tokens}}}}}\n{WORKERS}"
         folders.append(write_run(f"budget_{tokens}", rows, config))
     return folders
 
@@ -142,6 +145,24 @@ def test_a_plan_among_measured_budgets(sweep: list[Path], tmp_path: Path, types:
     found, free = (json.loads(plan(*sweep, *PLAN, *way, "--json").stdout) for way in (["--measured"], []))
     assert found["objective"] == pytest.approx(free["objective"], rel=0.1)
     assert "measured types are in the `types`" in plan(types, *PLAN, "--measured").stderr
+
+
+def test_the_stack_keeps_the_worker_of_the_runs(sweep: list[Path], tmp_path: Path) -> None:
+    stack = tmp_path / "stack.yaml"
+    assert plan(*sweep, *PLAN, "--batch", 4, "--output_path", stack).exit_code == 0
+    written, of_run = load_config(stack), load_config(sweep[0] / "config.yaml")
+    assert written.workers == of_run.workers
+    assert (of_run.max_parallel_requests, written.max_parallel_requests) == (1, 4)
+    config = sweep[1] / "config.yaml"
+    config.write_text(config.read_text().replace("tinylm/draft", "tinylm/target"), encoding="utf-8")
+    assert plan(*sweep, *PLAN, "--output_path", stack).exit_code == 0
+    assert load_config(stack).workers["generation"].type == "OpenAIWorker"
+
+
+def test_a_budget_beyond_the_measured_ones_is_marked(sweep: list[Path]) -> None:
+    told = plan(*sweep[:3], "--arrival_rate", 0.01, "--alpha", 3000).stdout
+    assert "outside the measured 0 to 100 tokens" in told
+    assert "outside" not in plan(*sweep[:3], "--arrival_rate", 0.01, "--alpha", 3000, "--measured").stdout
 
 
 def crowd(*folders: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +232,26 @@ def test_samples_that_not_all_questions_have_are_counted(log: Path, tmp_path: Pa
     longer.write_text(f"{json.dumps({**question, 'samples': question['samples'] * 2})}\n{rest}")
     told = " ".join(run("tune", longer).stdout.split())
     assert "Left out: samples after the first 6 of 1 questions, which have up to 12." in told
+
+
+def test_a_long_tuning_says_on_stderr_what_it_does(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beats: list[Any] = []
+    played = Replay.try_all
+
+    @contextlib.contextmanager
+    def beating(beat: Any, show: Any) -> Iterator[None]:
+        beats.append(lambda: show(beat()))
+        beats[0]()
+        yield
+
+    def try_all(plays: Replay) -> None:
+        beats[0]()
+        played(plays)
+
+    assert run("tune", log).stderr == ""
+    monkeypatch.setattr("scaffolding_ext.evaluation.run.progress_bar.beating", beating)
+    monkeypatch.setattr(Replay, "try_all", try_all)
+    assert run("tune", log).stderr.splitlines() == ["reading the logs", "playing settings on 60 questions"]
 
 
 def test_a_line_that_beats_the_choice_on_both_is_named(log: Path) -> None:

@@ -69,5 +69,16 @@ def test_an_unknown_name_gets_those_that_are_close() -> None:
     )
 
 
+def test_a_type_of_ones_own_is_described_as_in_a_stack_file() -> None:
+    own = "scaffolding_ext.controllers.vote.majority_vote:MajorityVoteController"
+    assert call(own).stdout == call("MajorityVoteController").stdout.replace(
+        "MajorityVoteController: controller", f"{own}: a type of your own", 1
+    )
+    refused = call("nowhere:Class")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "cannot import 'nowhere:Class'" in refused.stderr
+    assert "there is no stack" in call("configs:nothing").stderr
+
+
 def test_json_has_the_text_by_its_name() -> None:
     assert json.loads(call("uniform", "--json").stdout) == {"uniform": description("uniform")}

@@ -63,7 +63,7 @@ def progress_shown(
 
     beat = Heartbeat(lambda: tally.num_samples, tokens, clock)
     if not console.is_terminal:
-        with beating(beat, lambda told: click.echo(f"{num_done()} of {total} done, {told}", err=True)):
+        with beating(beat.beat, lambda told: click.echo(f"{num_done()} of {total} done, {told}", err=True)):
             yield show_line
         return
     columns = BarColumn(), MofNCompleteColumn(), "{task.description}", TimeRemainingColumn()
@@ -73,7 +73,7 @@ def progress_shown(
         def advance(record: Record) -> None:
             progress.update(bar, completed=num_done(), description=figures(tally, tokens()))
 
-        with beating(beat, lambda told: progress.update(bar, description=told)):
+        with beating(beat.beat, lambda told: progress.update(bar, description=told)):
             yield advance
 
 
@@ -106,13 +106,13 @@ class Heartbeat:
 
 
 @contextmanager
-def beating(heartbeat: Heartbeat, show: Callable[[str], object]) -> Iterator[None]:
-    """Show each beat while the block runs."""
+def beating(beat: Callable[[], str | None], show: Callable[[str], object]) -> Iterator[None]:
+    """Show the text of each beat, one every ten seconds, while the block runs."""
     over = threading.Event()
 
     def run() -> None:
         while not over.wait(_BEAT_SECONDS):
-            told = heartbeat.beat()
+            told = beat()
             if told is not None:
                 show(told)
 

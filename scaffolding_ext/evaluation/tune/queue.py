@@ -36,10 +36,13 @@ class BudgetsByType(NamedTuple):
         }
 
     def lines(self) -> Iterator[str]:
+        measured = {fit.kind: (min(fit.budgets), max(fit.budgets)) for fit in self.types.fits}
         for each in self.plan.demand.types:
             tokens = self.plan.budgets[each.name]
-            given = each.given(tokens)
+            given, (low, high) = each.given(tokens), measured.get(each.name, (tokens, tokens))
             yield f"{each.name:20} {tokens} tokens, {float(given.accuracy):.1%} right in {float(given.seconds):.4g} s"
+            if not low <= tokens <= high:
+                yield f"{'':20} outside the measured {low} to {high} tokens: measure it, or take --measured"
         for name, forecast in (
             ("plan", self.plan.forecast),
             (f"{self.plan.mixture_budget} for all", self.plan.uniform_forecast),

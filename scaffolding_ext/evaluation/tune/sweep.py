@@ -15,7 +15,10 @@ from scaffolding_ext.controllers.budgets.queueing.fits import fit_accuracy, fit_
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
 from scaffolding_ext.evaluation.run.records import each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG, SAMPLES
+from scaffolding_ext.evaluation.stack_sections import EvaluationConfig
 from scaffolding_ext.require import under
+from scaffolding_ext.stack.config import StackConfig
+from scaffolding_ext.stack.load import load_config
 
 ALL = "all"  # the type of questions without a kind
 _BUDGET = "controller.args.thinking_tokens"
@@ -78,6 +81,14 @@ def read_sweep(folders: Sequence[Path], seed: int = 0) -> tuple[TaskTypes, list[
         unnamed = "no question names its kind" if len(rows) == 1 else "some questions name no kind"
         warnings.insert(0, f"{unnamed}, so they are planned as one type, {ALL!r}")
     return types, warnings if is_any_alone else [_CROWDED, *warnings]
+
+
+def common_stack(folders: Sequence[Path]) -> StackConfig | None:
+    """Return the runs' stack without dataset and evaluation; None if their workers differ."""
+    first, *others = (load_config(folder / CONFIG) for folder in folders)
+    if any(each.workers != first.workers for each in others):
+        return None
+    return first.model_copy(update={"dataset": None, "evaluation": EvaluationConfig()})
 
 
 def _fitted(kind: str, rows: Sequence[_SweptRow], rng: np.random.Generator) -> Any:
