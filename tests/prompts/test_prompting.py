@@ -179,3 +179,8 @@ def test_a_prompt_that_was_counted_is_not_tokenised_again(monkeypatch):
     second.input_tokens.append(7)  # each task has its own list
     prompting.apply(third := GenerationTask(input_str="Long. " * 500))
     assert third.input_tokens == first.input_tokens
+
+
+def test_an_answer_that_names_a_mark_stays_whole_where_the_server_separates_thinking() -> None:
+    said = "The mark </think> ends it."
+    assert Prompting(chat=True, separates_thinking=True).split("", said).answer == said
