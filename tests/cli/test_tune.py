@@ -254,6 +254,18 @@ def test_a_long_tuning_says_on_stderr_what_it_does(log: Path, monkeypatch: pytes
     assert run("tune", log).stderr.splitlines() == ["reading the logs", "playing settings on 60 questions"]
 
 
+def test_many_samples_without_an_answer_are_said(log: Path, tmp_path: Path) -> None:
+    silent = tmp_path / "silent.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    for row in rows:
+        for sample in row["samples"][2:]:
+            sample["answer"] = None
+    silent.write_text("\n".join(map(json.dumps, rows)))
+    said = "240 of 360 samples have no answer: if they were cut off, raise max_tokens."
+    assert said in " ".join(run("tune", silent).stdout.split())
+    assert "have no answer" not in run("tune", log).stdout
+
+
 def test_a_line_that_beats_the_choice_on_both_is_named(log: Path) -> None:
     plays = Replay(read_recording([log]))
     plays.try_all()

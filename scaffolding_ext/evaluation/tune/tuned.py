@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from scaffolding_ext.evaluation.drawing import COLOURS, bars_of, below, charts_need, drawing
+from scaffolding_ext.evaluation.logs.samples import NO_ANSWER
 from scaffolding_ext.evaluation.tables import between, saved
 from scaffolding_ext.evaluation.tune.choose import (
     LEAST_QUESTIONS,
@@ -289,6 +290,10 @@ def remarks_on(plays: Replay) -> list[str]:
     ]
     if recording.measure == "agreement":
         notes.append("No gold answers: the measure is agreement with the vote of all samples.")
+    num_all = len(recording.questions) * recording.num_samples
+    num_silent = sum(int((each.classes == NO_ANSWER).sum()) for each in recording.questions)
+    if 2 * num_silent > num_all:
+        notes.append(f"{num_silent:,} of {num_all:,} samples have no answer: if they were cut off, raise max_tokens.")
     if "tokens" in recording.missing:
         notes.append("No tokens: samples are counted instead.")
     lacking = [name for column, name in _UNTRIED.items() if column in recording.missing]
