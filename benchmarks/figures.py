@@ -110,6 +110,7 @@ STUDIES: Mapping[str, Study] = {
     "vllm": Study("studies.vllm --num_problems 120 --block 8", 12, on_server=True),
     "vllm_one": Study("studies.vllm --num_problems 30 --block 1", 10, on_server=True),
     "vllm_16": Study("studies.vllm --num_problems 64 --block 16", 10, on_server=True),
+    "vllm_64": Study("studies.vllm --num_problems 256 --block 64", 20, on_server=True),
 }
 
 
