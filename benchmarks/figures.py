@@ -154,7 +154,7 @@ def measure(name: str, command: list[str]) -> None:
     write_text(RESULTS / f"{name}.json", run.stdout)
 
 
-@click.command(help=__doc__, epilog="Example: python -m benchmarks.figures --only dynasor --only stopping")
+@click.command(help=__doc__, epilog="Example: python -m benchmarks.figures --only until --only promises")
 @click.option("--only", multiple=True, type=click.Choice(list(STUDIES)), help="A result; repeatable.", metavar="NAME")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of samples.")
 @click.option("--base_url", help="Address of a vLLM that serves tinylm/target, up to /v1.")
