@@ -1,7 +1,7 @@
 """Measure again: every result that is kept, each by one command, into benchmarks/results.
 
     python -m benchmarks.figures --list                 what there is, its minutes, and what is not of today's code
-    python -m benchmarks.figures --only dynasor         that one
+    python -m benchmarks.figures --only promises        that one
     python -m benchmarks.figures --data FOLDER --recorded   what plays recorded samples: no model runs
     python -m benchmarks.figures --data FOLDER          all that are not of today's code; --list says the hours
 
