@@ -59,6 +59,7 @@ def exit_reason(rounds: Rounds, winner: Branch) -> str:
 
 
 def end_of(winner: Branch, is_late: bool) -> str:
+    """Return the exit reason of a request that this branch answers; `is_late` if the deadline cut a step."""
     reason = winner.chain.finish_reason
     if is_late or reason == DEADLINE:
         return DEADLINE

@@ -137,7 +137,7 @@ class KVShareBranchingController(SearchController):
         closings.write_out(task, winner, end_of(winner, is_late))
 
     def _share(self, run: Run, branches: list[Branch]) -> ControllerGenerator:
-        """Write the branches behind one prefix; return those that no gate cut, nor the deadline, and if it cut any."""
+        """Write the branches behind one prefix. Return those that nothing cut, and True if the deadline cut any."""
         gate, going, most = self.gates.decode_exit, branches, branches[0].chain.max_tokens
         if gate is not None and len(branches) > 1:
             first = [branch.chain.num_tokens + gate.after for branch in branches]

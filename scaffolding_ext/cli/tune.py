@@ -207,7 +207,7 @@ def _say(lines: Any) -> None:
 
 
 def say_written(path: Path | None, stack: StackConfig) -> None:
-    """Say that a stack was written, and the keys to check before it runs; None if it was not."""
+    """Say that a stack was written, and which keys to check before it runs; say nothing if `path` is None."""
     from scaffolding_ext.evaluation.tune.stack_file import edits_of
 
     if path is not None:
