@@ -271,6 +271,32 @@ def test_a_vote_that_rolls_repeats_and_leaves_the_server_idle(target: Running, w
     assert any(counts.get(Purpose.DISCARDED, TokenCounts()).decoded for counts in ledger)
 
 
+@pytest.mark.parametrize("make", [dynasor, flying], ids=["dynasor", "vote in flight"])
+def test_pieces_of_several_tokens_change_no_text_and_no_count(
+    worker: OpenAIWorker, monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]
+) -> None:
+    """Tokens decoded behind a cancel grow by at most a piece of each chain."""
+
+    def run() -> list[Any]:
+        return results(worker, make(), questions(6))
+
+    def told(found: list[Any]) -> list[Any]:
+        return [(each.answer, each.outputs[0].text, counted(each)) for each in found]
+
+    def counted(result: Any) -> dict[Any, int]:
+        parts = result.program.ledger.by_purpose
+        return {purpose: counts.decoded for purpose, counts in parts.items() if purpose != Purpose.DISCARDED}
+
+    def lost(found: list[Any]) -> int:
+        return sum(each.program.ledger.by_purpose.get(Purpose.DISCARDED, TokenCounts()).decoded for each in found)
+
+    in_pieces = run()
+    monkeypatch.setattr("scaffolding_ext.workers.openai.requests._MOST_INTERVAL", 1)
+    singly = run()
+    assert told(in_pieces) == told(singly)
+    assert lost(in_pieces) <= lost(singly) + 64 * 8 * 6
+
+
 def test_closed_streams_count_their_prompts(target: Running, worker: OpenAIWorker) -> None:
     before = metrics(target)
 
