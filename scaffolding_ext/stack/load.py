@@ -28,7 +28,7 @@ def load_config(source: Source, overrides: Sequence[str] = ()) -> StackConfig:
 
     Args:
         source: Path of a YAML file, `configs:NAME` for a packaged one, or a dict of the same structure.
-        overrides: `key.path=value` each, applied in order; the value is read as YAML.
+        overrides: `key.path=value` each, applied in order; the value is read as YAML; a text keeps its outer blanks.
 
     Raises:
         ConfigError: The file cannot be read, or a key or value in it is wrong; `key` holds the dotted path.
@@ -99,6 +99,8 @@ def _override(stack: dict[str, Any], override: str) -> None:
         if not isinstance(node, (dict, list)):
             raise ConfigError(f"is {node!r}, so {path!r} cannot be set inside it", at)
     value = plain_yaml.parse(text, f"the value of {path}")
+    if value == text.strip() and path == path.rstrip():  # a text without quotes, from which YAML takes outer blanks
+        value = text
     if isinstance(node, list):
         node[_index(node, keys[-1], path)] = value
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections import Counter
@@ -111,6 +112,21 @@ def test_the_unsettled_get_more_and_all_that_is_told_agrees() -> None:
     assert f"of {BUDGET} tokens done, " in result.stderr
     run = read_run("run")
     assert (run.name, run.summary.num_samples, run.config["seed"]) == ("run", NUM_QUESTIONS, 3)  # what compare reads
+
+
+def test_tune_refuses_samples_that_a_budget_chose_with_the_way_to_equally_many() -> None:
+    call(*RUN, "run", *SPEND)
+    told = " ".join(call("tune", "run", "--output_path", "tuned.yaml", code=2).stderr.split())
+    assert "unsettled ones have more, and no advice can be based on such a choice" in told
+    assert not Path("tuned.yaml").exists()
+    (advised,) = re.findall(r"scaffolding-ext (eval .*) --output_path NEW_FOLDER", told)
+    call(*advised.split(), "--output_path", "whole")
+    call("tune", "whole", "--num_samples", "16")
+
+
+def test_samples_of_a_budget_that_bought_all_of_them_are_tuned() -> None:
+    call(*RUN, "run", "--total_tokens", "1000000")
+    call("tune", "run", "--num_samples", "16")
 
 
 def test_the_spending_does_not_depend_on_what_runs_at_once() -> None:

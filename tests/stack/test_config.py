@@ -40,6 +40,21 @@ def test_an_unknown_packaged_stack_lists_the_known() -> None:
 
 
 @pytest.mark.parametrize(
+    ("override", "kept"),
+    [
+        ("prompt.prompt_suffix= Think.", " Think."),
+        ("prompt.prompt_suffix=\nThink. ", "\nThink. "),
+        ("prompt.prompt_suffix = Think.", "Think."),  # written with blanks around the sign
+        ("prompt.prompt_suffix='Think. '", "Think. "),
+    ],
+)
+def test_a_text_of_an_override_keeps_its_outer_blanks(override: str, kept: str) -> None:
+    prompt = load_config("configs:majority_vote", (override,)).prompt
+    assert prompt is not None
+    assert prompt.prompt_suffix == kept
+
+
+@pytest.mark.parametrize(
     ("text", "message"), [("a: [", "not valid YAML"), ("- a", "not a mapping"), ("", "not a mapping")]
 )
 def test_a_file_that_is_no_stack_is_refused(tmp_path: Path, text: str, message: str) -> None:

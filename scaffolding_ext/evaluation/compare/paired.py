@@ -166,8 +166,17 @@ def compare(baseline: FinishedRun, run: FinishedRun, *, seed: int = 0, num_resam
         seconds_ratio=None if not theirs["seconds"].any() else float(ours["seconds"].sum() / theirs["seconds"].sum()),
         only_baseline_right=[pairs.key(row) for row in np.flatnonzero(gain < 0).tolist()],
         only_run_right=[pairs.key(row) for row in np.flatnonzero(gain > 0).tolist()],
-        warnings=_warnings(baseline, run, pairs),
+        warnings=[*_unclear_saving(run.name, ratios.get("decoded")), *_warnings(baseline, run, pairs)],
     )
+
+
+def _unclear_saving(name: str, decoded: Estimate | None) -> list[str]:
+    if decoded is None or not decoded.low < 1 < decoded.high:
+        return []
+    return [
+        f"the saving of decoded tokens by {name} is not distinguishable from none at this sample size: its interval "
+        "contains zero"
+    ]
 
 
 def _warnings(baseline: FinishedRun, run: FinishedRun, pairs: Pairing) -> list[str]:

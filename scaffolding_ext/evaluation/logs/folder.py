@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG
 from scaffolding_ext.evaluation.stack_sections import EvaluationConfig
 from scaffolding_ext.protocol.meta import Purpose
+from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config
 
 _OF_SAMPLE = ("answer", "correct", "output_tokens", "seconds", "logprob", "reward")  # fields of a vote's kept sample
@@ -27,41 +29,48 @@ def read_run(samples: Path, fingerprint: str) -> Log:
     Failed requests are left out. If chains were recorded (`RecordChainController`), each sample has its looks.
 
     Raises:
-        DatasetError: The file cannot be read, its chains were recorded by another version, or a rule chose how many
-            samples of a question there are.
+        DatasetError: The file cannot be read, its chains were recorded by another version, or a rule or a budget over
+            all questions chose how many samples of a question there are.
     """
     run = samples.parent.resolve().name
     questions: dict[str, LoggedQuestion] = {}
     epochs: dict[str, list[tuple[int, list[LoggedSample]]]] = {}
     drawn = []  # of votes that their rule ended
+    num_asked: Counter[str] = Counter()
     for record in each_record(samples):
+        num_asked[record.id] += 1
         if record.error is None:
             if record.exit_reason == "certain" and record.samples and (votes := drawn_by(record.trace)) is not None:
                 drawn.append(votes)
             questions.setdefault(record.id, LoggedQuestion(record.id, record.target, run=run, task=record.kind or ""))
             epochs.setdefault(record.id, []).append((record.epoch, _samples(record, samples)))
+    path = samples.parent / CONFIG
+    config = load_config(path) if path.exists() else None
+    again = f"scaffolding-ext eval --config {path} --set controller.args.allocation=null --keep_samples"
     if drawn:
         num, most = map(sum, zip(*drawn, strict=True))
         raise DatasetError(
             f"{samples}: {len(drawn):,} votes ended early, with {num:,} of {most:,} samples, so the rule of their "
-            "stack chose the samples, and no advice can be based on them; record all: scaffolding-ext eval --config "
-            f"{samples.parent / CONFIG} --set controller.args.allocation=null --keep_samples --output_path NEW_FOLDER"
+            f"stack chose the samples, and no advice can be based on them; record all: {again} --output_path NEW_FOLDER"
+        )
+    numbers = set(num_asked.values())
+    if config is not None and config.evaluation.total_tokens is not None and len(numbers) > 1:
+        raise DatasetError(
+            f"{samples}: one budget (total_tokens) was spent on all questions, which have {min(numbers)} to "
+            f"{max(numbers)} samples: unsettled ones have more, and no advice can be based on such a choice; record "
+            f"equally many: {again} --set evaluation.total_tokens=null --output_path NEW_FOLDER"
         )
     for identity, found in epochs.items():
         for _, own in sorted(found, key=lambda each: each[0]):
             questions[identity].samples += own
-    return Log(str(samples), fingerprint, list(questions.values()), **_stack(samples))
+    return Log(str(samples), fingerprint, list(questions.values()), **({} if config is None else _stack(config)))
 
 
-def _stack(samples: Path) -> dict[str, Any]:
-    """Return the fields of a `Log` from a run's `config.yaml`.
+def _stack(config: StackConfig) -> dict[str, Any]:
+    """Return the fields of a `Log` from a run's stack.
 
     The stack has no dataset and no evaluation settings, because its setting is chosen on the recorded questions.
     """
-    path = samples.parent / CONFIG
-    if not path.exists():
-        return {}
-    config = load_config(path)
     worker = config.workers.get("generation")
     model = None if worker is None else worker.args.get("model")
     return {

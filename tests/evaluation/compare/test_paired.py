@@ -169,6 +169,17 @@ def test_runs_of_other_data_are_refused(compared: Callable[..., Comparison]) -> 
         compared(rows(40, lambda n: True, lambda n: 9), other)
 
 
+@pytest.mark.parametrize(("decoded", "is_unclear"), [(lambda n: 50 + 2 * n, True), (lambda n: 20 + n, False)])
+def test_a_saving_whose_interval_contains_zero_is_said_to_be_none_yet(
+    compared: Callable[..., Comparison], decoded: Callable[[int], int], is_unclear: bool
+) -> None:
+    found = compared(rows(40, lambda n: True, lambda n: 91), rows(40, lambda n: True, decoded))
+    ratio = found.ratios["decoded"]
+    assert ratio is not None
+    assert (ratio.value < 1, ratio.low < 1 < ratio.high) == (True, is_unclear)
+    assert any("not distinguishable from none at this sample size" in told for told in found.warnings) is is_unclear
+
+
 def test_few_questions_are_told(compared: Callable[..., Comparison]) -> None:
     few = rows(5, lambda n: n % 2 > 0, lambda n: 9)
     assert compared(few, few).warnings == ["5 questions are few: below 30 the intervals are too narrow"]
