@@ -31,7 +31,7 @@ from scaffolding_ext.documents import write_text
 
 STORE = ROOT / "runs" / "figures"
 PICTURES = ROOT / "docs" / "results"
-SAMPLES = ("qwen25_1p5b_math500_samples.jsonl", "r1_distill_8b_math500_draft_only.jsonl.gz")
+DRAFTS = "r1_distill_8b_math500_draft_only.jsonl.gz"
 RUNS = "r1_distill_8b_math500_draft_target.jsonl.gz"
 RECORDED = (
     "studies.autotts",
@@ -68,8 +68,8 @@ class Study(NamedTuple):
 
 STUDIES: Mapping[str, Study] = {
     **{
-        f"real_{part}": Study(f"studies.real --part {part}", minutes, (("--data", ""),), draws=part == "runs")
-        for part, minutes in (("votes", 6), ("confirmed", 3), ("runs", 1), ("chains", 2), ("budgets", 2), ("loops", 1))
+        f"real_{part}": Study(f"studies.real --part {part}", minutes, (("--data", ""),))
+        for part, minutes in (("votes", 6), ("confirmed", 3), ("chains", 2), ("budgets", 2), ("loops", 1))
     },
     "certaindex": Study("studies.certaindex", 15, (("--data", ""),)),
     "autotts": Study("studies.autotts", 15, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
@@ -78,27 +78,16 @@ STUDIES: Mapping[str, Study] = {
     "rolling_wide": Study("studies.rolling --part wide", 5, (("--data", ""),)),
     "deadlines_recordings": Study("studies.deadlines --part recordings", 4, (("--data", ""),), draws=True),
     "deadlines_orders": Study("studies.deadlines --part orders", 8, (("--data", ""),)),
-    "deadlines_definitions": Study("studies.deadlines --part definitions --places 16", 4, (("--data", ""),)),
     "until": Study("studies.until", 6, (("--data", ""),)),
     "orders": Study("studies.orders", 15),
     "few_questions": Study("studies.few_questions", 6, (("--data", ""),)),
     "at_once": Study("studies.at_once", 5, (("--data", ""),)),
     "promises": Study("studies.promises", 3, (("--data", ""),)),
-    "answers": Study(
-        "studies.answers",
-        2,
-        (
-            ("--samples", SAMPLES[0]),
-            ("--math500", "math500.jsonl"),
-            ("--gold", "aime24.jsonl"),
-            ("--gold", "amc23.jsonl"),
-        ),
-    ),
     "peers": Study("studies.peers --num_problems 150 --block 25", 35, stores=True, draws=True),
     "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
     "draft_target_a1": Study("studies.draft_target_a1", 20, (("--runs", RUNS),), stores=True),
-    "conformal_replay": Study("studies.conformal_replay", 5, (("--runs", RUNS), ("--alone", SAMPLES[1])), draws=True),
-    "conformal_replay_draft_only": Study("studies.conformal_replay", 5, (("--runs", SAMPLES[1]),)),
+    "conformal_replay": Study("studies.conformal_replay", 5, (("--runs", RUNS), ("--alone", DRAFTS)), draws=True),
+    "conformal_replay_draft_only": Study("studies.conformal_replay", 5, (("--runs", DRAFTS),)),
     "queueing": Study("studies.queueing", 2, draws=True),
     "queueing_fit": Study("studies.queueing_fit", 3, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
     "search_rebase": Study("studies.search --num_questions 60 --only REBASE", 8, stores=True),

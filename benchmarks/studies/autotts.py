@@ -29,7 +29,6 @@ import numpy.typing as npt
 from benchmarks._lib.command import benchmark, plotted, size, track
 from benchmarks._lib.drawing import Figures, below, coloured, drawing, of, point
 from benchmarks._lib.interval_controllers import INTERVAL, Chain, Played, confidence_momentum, parallel_probe
-from benchmarks._lib.power import required_num_questions
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
@@ -58,7 +57,6 @@ MISSES_BY_LENGTH = (0.1, 0.2, 0.3)
 WIDTHS = (4, 8, 16)
 AGREEING = (2, 3, 5, 8, 10, 20)  # equal answers in a row that end a chain
 MOST_LOST = 0.003  # on AIME24, by what is chosen there
-BAR = -0.01  # accuracy over the full vote, whose lower end the power is about
 PLOTTED = (
     *(FULL, DEFAULT, AC_IN_LEAPS, "Adaptive-Consistency .95 in leaps", "Parallel-Probe", "first 8 to finish"),
     *(CMC, CMC_CHEAPER, "ours, 4 in flight by tokens", "ours, 16 in flight by tokens", *AT_ONCE.values(), VALUE),
@@ -508,11 +506,6 @@ def main(
         groups = [each.question for each, judged in zip(asked, where, strict=True) if judged]
         said = title if models == MODELS else f"{title}, 4B and 8B"
         report.difference(f"{said}: {DEFAULT}: points over {AC_IN_LEAPS}", ours, theirs, groups, scale=100)
-    groups = [each.question for each, judged in zip(asked, judges, strict=True) if judged]
-    differences = (plays.right[DEFAULT] - plays.right[FULL])[judges]
-    needed = required_num_questions(differences, groups, bar=BAR, max_num_questions=100_000, rng=report.rng)
-    if needed is not None:
-        report.figure(f"{title}: {DEFAULT}: questions for power .9 at {100 * BAR:g} points", needed)
     if path is not None and num_chains == 64:
         add_repeated(report, plays)
     for name, figure, sign, bar in BARS:

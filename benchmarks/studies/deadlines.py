@@ -4,7 +4,7 @@
 
 Votes arrive by a Poisson process. A vote is due at SLO times what its full vote takes without load, by thirds of the
 questions' lengths. *recordings*: ways to stop on four recordings, first come, first served. *orders*: the same under
-five orders, for votes and for votes mixed with single chains. *definitions*: three definitions of a deadline.
+five orders, for votes and for votes mixed with single chains.
 
 A rate is that of the arrivals, divided by the rate at which votes of all samples keep the engine busy. Each seed has
 half of the questions, and its own orders of samples and arrivals, the same for every row. A rule is tuned on the other
@@ -70,8 +70,7 @@ ORDERS: Mapping[str, Callable[[], Policy]] = {
     EARLIEST: EarliestDeadline,
     "ageing": ShortestRemaining,
 }
-DEFINITIONS = ("equal", "by thirds", "by question")
-PARTS = ("recordings", "orders", "definitions")
+PARTS = ("recordings", "orders")
 
 
 class Engine(NamedTuple):
@@ -133,7 +132,6 @@ class Load:
         rng: np.random.Generator,
         *,
         has_chains: bool = False,
-        definition: str = "by thirds",
     ) -> None:
         drawn = [votes[number] for number in rng.integers(len(votes), size=num)]
         is_chain = (rng.random(num) < 0.5) & has_chains
@@ -147,8 +145,7 @@ class Load:
         self.arrivals = arrival_times(self.full_rate, num, rng)  # at a rate of 1
         sizes = np.array([np.mean(vote.lengths) for vote in drawn])
         third = np.searchsorted(np.quantile(sizes, (1 / 3, 2 / 3)), sizes)
-        groups = {"equal": 3 * is_chain, "by thirds": 3 * is_chain + third, "by question": np.arange(num)}[definition]
-        seconds, (_, members) = alone.departures - apart, np.unique(groups, return_inverse=True)
+        seconds, (_, members) = alone.departures - apart, np.unique(3 * is_chain + third, return_inverse=True)
         self.alone = (np.bincount(members, seconds) / np.bincount(members))[members]
 
     def num_more(self, stopping: str) -> NumMore:
@@ -324,11 +321,6 @@ def main(
     questions, num_samples = next(iter(recordings.values()))
     for kind in ("votes", "mixed") if "orders" in part else ():
         add_orders(workload(kind, questions, num_samples, has_chains=kind == "mixed"))
-    for definition in track(DEFINITIONS, "definitions") if "definitions" in part else ():
-        own = workload(f"all questions, {definition}", questions, num_samples, definition=definition)
-        for stopping in (ALL, STATIC, DEFAULT, IN_TIME):
-            own.add(stopping, slos=CLAIMED)
-        own.add(ALL, EARLIEST, CLAIMED)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ import openai
 
 from benchmarks._lib import its_hub_votes
 from benchmarks._lib.command import benchmark, size, track
-from benchmarks._lib.power import required_num_questions
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import MAX_TOKENS, TEMPERATURE, timed_run
 from scaffolding_ext import load_stack
@@ -59,7 +58,6 @@ STACKS = {
 RAW = {REQUEST: NUM_VOTES, CLIENT: 1}  # samples of a request
 MOST_SECONDS = 1.1  # of a vote that needs all samples, to one request with n
 LEAST_RATE = 0.95  # tokens a second to those of a plain client
-BAR = -0.02  # right answers over the vote of all samples, whose lower end the power is about
 COUNTERS = ("generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
 
 
@@ -152,15 +150,11 @@ def add_system(report: Report, name: str, turns: Sequence[Turn]) -> None:
 
 
 def add_beside(report: Report, names: str, turns: Sequence[Turn], base: Sequence[Turn]) -> None:
-    """Add a system's figures beside another's, and the questions that would show that it is right as often."""
+    """Add a system's figures beside another's."""
     right, other = (np.concatenate([turn.right for turn in each]) for each in (turns, base))
     report.difference(f"{names}: points", right, other, scale=100)
     report.ratio(f"{names}: decoded tokens", [turn.counted[0] for turn in turns], [turn.counted[0] for turn in base])
     report.ratio(f"{names}: seconds", [turn.seconds for turn in turns], [turn.seconds for turn in base])
-    if np.ptp(right - other) > 0:
-        needed = required_num_questions(right - other, bar=BAR, max_num_questions=100_000, rng=report.rng)
-        if needed is not None:
-            report.figure(f"{names}: questions for power .9 at {100 * BAR:g} points", needed)
 
 
 def ids_of(llm: ScaffoldingLlm, prompt: str) -> list[int]:
@@ -241,7 +235,7 @@ def main(report: Report, base_url: str, model: str, its_hub_python: Path | None,
     if its_hub_python:
         add_beside(report, f"{ROLLING} beside {PEER}", turns[ROLLING], turns[PEER])
     low = report.figures[f"{DEFAULT} beside {FULL}: points"]["low"]
-    report.bar(f"{DEFAULT} beside {FULL}: points, lower end", np.nan if low is None else low, ">", 100 * BAR)
+    report.bar(f"{DEFAULT} beside {FULL}: points, lower end", np.nan if low is None else low, ">", -2.0)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ EXTRA = {
 
 # Their quick runs take 20 to 40 seconds of a slow core.
 SLOW = (
-    "studies.answers",
     "studies.draft_target_a1",
     "studies.demo",
     "studies.few_questions",

@@ -10,14 +10,13 @@ import pytest
 
 from benchmarks._lib.drawing import RING, beside, drawing, frontier, of
 from benchmarks._lib.pages import result
-from benchmarks.studies import conformal_replay, real
+from benchmarks.studies import conformal_replay
 from scaffolding_ext.stats.intervals import Estimate
 
 pytest.importorskip("matplotlib")
 
 
 DRAWN: dict[str, Callable[[Any, Path], None]] = {
-    "real_runs": real.plot,
     "conformal_replay": conformal_replay.plot,
 }
 

@@ -5,30 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks._lib.stops import Ended, cut_of_as_many, fixed_cuts, judge, rules_of
-from benchmarks.studies.real import plain_vote_of, simulated_recording, votes_at_looks
-from scaffolding_ext.controllers.vote.voting import vote
+from benchmarks._lib.stops import Ended, fixed_cuts, judge, right_of_as_many, rules_of
+from benchmarks.studies.real import right_of_plain_votes, simulated_recording
 from scaffolding_ext.evaluation.tune.endings import Stopped, Whole
 from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 
 
 def ended(tokens: float, num_right: int) -> Ended:
-    return Ended((np.arange(40) < num_right).astype(float), np.full(40, tokens), np.full(40, 2 * tokens))
+    return Ended((np.arange(40) < num_right).astype(float), np.full(40, tokens))
 
 
 def test_a_cut_is_level_with_itself_and_with_draws_by_lot_between_two() -> None:
     cuts = [ended(100, 10), ended(200, 30)]
-    assert cut_of_as_many(cuts, "decoded", 200.0) == pytest.approx(cuts[1].right)
-    assert cut_of_as_many(cuts, "decoded", 150.0).mean() == pytest.approx(0.5)
-    assert cut_of_as_many(cuts, "computed", 350.0).mean() == pytest.approx(0.625)
+    assert right_of_as_many(cuts, 200.0) == pytest.approx(cuts[1].right)
+    assert right_of_as_many(cuts, 150.0).mean() == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("tokens", "right"), [(150, 0.5), (250, 0.875), (300, 1.0)])
 def test_neighbours_are_those_in_cost_where_a_later_cut_decodes_fewer_tokens(tokens: float, right: float) -> None:
     """A chain that ends by itself asks for no answer, so the whole one may decode less than a late cut."""
     cuts = [ended(100, 10), ended(300, 40), ended(200, 30)]
-    assert cut_of_as_many(cuts, "decoded", tokens).mean() == pytest.approx(right)
+    assert right_of_as_many(cuts, tokens).mean() == pytest.approx(right)
 
 
 def test_the_last_cut_is_the_whole_chains_and_an_early_one_decodes_less() -> None:
@@ -54,18 +52,8 @@ def test_a_rule_of_one_setting_is_that_setting() -> None:
     assert rules_of(recording)
 
 
-def test_a_plain_vote_at_a_look_is_the_vote_of_its_answers() -> None:
-    recording = simulated_recording(6, np.random.default_rng(3), num_samples=5)
-    found = votes_at_looks(recording)
-    for index, question in enumerate(recording.questions):
-        last = [each.probes[-1].answer_class for each in question.looks or ()]
-        assert found.plain[index, -1] == float(vote(last) == question.target)
-
-
 def test_a_plain_vote_takes_the_tokens_that_it_is_to_take() -> None:
     trial = Replay(simulated_recording(10, np.random.default_rng(4), num_samples=6))
     two, three = (trial.play(Setting(Whole(), number)) for number in (2, 3))
     tokens = (two.costs["decoded"].sum() + three.costs["decoded"].sum()) / 2
-    found = plain_vote_of(trial, tokens)
-    assert found.costs["decoded"].sum() == pytest.approx(tokens)
-    assert found.right == pytest.approx((two.right + three.right) / 2)
+    assert right_of_plain_votes(trial, tokens) == pytest.approx((two.right + three.right) / 2)

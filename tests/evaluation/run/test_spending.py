@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from benchmarks._lib.spend import spend
+from benchmarks.studies.real import evenness, spend
 from scaffolding_ext.controllers.vote.allocation.base import Votes
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
@@ -17,11 +17,6 @@ from scaffolding_ext.evaluation.run.spending import (
 )
 
 MANY = 10_000
-
-
-def evenness(votes: Votes) -> tuple[float, float]:
-    """Give all questions as many samples, in turn."""
-    return len(votes.classes), 0.0
 
 
 def votes_of(*classes: list[int], length: int = 10, max_samples: int = 8) -> list[Votes]:
