@@ -22,6 +22,7 @@ except ImportError:  # Python 3.10
     import sre_parse as parser
 
 
+_IGNORECASE, _MULTILINE, _DOTALL = map(int, (re.I, re.M, re.S))
 _PACKAGES = ("answers", "prompts", "serving", "protocol", "controllers")
 _PIECES = (
     *(*" \na1A,.$\\{([-_^=*", "\x03", "\\[", "\\(", "$$"),
@@ -62,7 +63,7 @@ class Matcher:
         return spans
 
     def match_all(self) -> bool:
-        """Whether the whole text matches, as of `fullmatch`."""
+        """True if the whole text matches, as of `fullmatch`."""
         return any(end == len(self._text) for end in self._ends(self._items, 0, self._flags))
 
     def _ends(self, items: list[Any], at: int, flags: int) -> Iterator[int]:
@@ -78,18 +79,18 @@ class Matcher:
         self._step()
         if op in (sre.MAX_REPEAT, sre.MIN_REPEAT):
             least, most, body = value
-            yield from self._repeat(list(body), least, most, at, flags, op)
+            yield from self._repeat(body, least, most, at, flags, op)
         elif op is sre.BRANCH:
             for branch in value[1]:
-                yield from self._ends(list(branch), at, flags)
+                yield from self._ends(branch, at, flags)
         elif op is sre.SUBPATTERN:
             number, added, removed, body = value
-            for end in self._ends(list(body), at, (flags | added) & ~removed):
+            for end in self._ends(body, at, (flags | added) & ~removed):
                 if number is not None:
                     self._groups[number] = (at, end)
                 yield end
         elif op in (sre.ASSERT, sre.ASSERT_NOT):
-            found = self._looked(value[0], list(value[1]), at, flags)
+            found = self._looked(*value, at, flags)
             if found == (op is sre.ASSERT):
                 yield at
         elif op is sre.AT:
@@ -135,11 +136,11 @@ class Matcher:
         if self.num_steps > self._most:
             raise TooManyStepsError
 
-    def _looked(self, direction: int, body: list[Any], at: int, flags: int) -> bool:
-        if direction > 0:
+    def _looked(self, body: list[Any], behind: int | None, at: int, flags: int) -> bool:
+        """True if the items are ahead, or behind in so many letters."""
+        if behind is None:
             return next(self._ends(body, at, flags), None) is not None
-        width = parser.SubPattern(parser.State(), body).getwidth()[0]
-        return at >= width and any(end == at for end in self._ends(body, at - width, flags))
+        return at >= behind and any(end == at for end in self._ends(body, at - behind, flags))
 
     def _is_at(self, kind: Any, at: int) -> bool:
         text, name = self._text, str(kind)
@@ -147,13 +148,24 @@ class Matcher:
             sides = [bool(each) and (each.isalnum() or each == "_") for each in (text[at - 1 : at], text[at : at + 1])]
             return (sides[0] != sides[1]) == (kind is sre.AT_BOUNDARY)
         if "BEGINNING" in name:
-            return at == 0 or (bool(self._flags & re.M) and kind is sre.AT_BEGINNING and text[at - 1] == "\n")
+            return at == 0 or (bool(self._flags & _MULTILINE) and kind is sre.AT_BEGINNING and text[at - 1] == "\n")
         return at == len(text) or (kind is sre.AT_END and text[at:] == "\n")
 
 
 @cache
 def _parsed(pattern: re.Pattern[str]) -> list[Any]:
-    return list(parser.parse(pattern.pattern, pattern.flags))
+    parsed: list[Any] = _plain(parser.parse(pattern.pattern, pattern.flags))
+    return parsed
+
+
+def _plain(part: Any) -> Any:
+    """A parsed pattern as lists and tuples, which are read faster than the parser's own type."""
+    if isinstance(part, list | parser.SubPattern):
+        return [_plain(each) for each in part]
+    if isinstance(part, tuple) and (part[0] is sre.ASSERT or part[0] is sre.ASSERT_NOT):
+        op, (direction, body) = part
+        return op, (_plain(body), body.getwidth()[0] if direction < 0 else None)
+    return tuple(map(_plain, part)) if isinstance(part, tuple) else part
 
 
 _OF_ONE_LETTER = (sre.IN, sre.LITERAL, sre.NOT_LITERAL, sre.ANY)
@@ -178,20 +190,21 @@ def _compiled(item: Any) -> Any:
     if op in (sre.LITERAL, sre.NOT_LITERAL):
         same = chr(value)
         return lambda letter, flags: (
-            (letter == same or (bool(flags & re.I) and letter.casefold() == same.casefold())) == (op is sre.LITERAL)
+            (letter == same or (bool(flags & _IGNORECASE) and letter.casefold() == same.casefold()))
+            == (op is sre.LITERAL)
         )
     if op is sre.RANGE:
         low, high = map(chr, value)
         return lambda letter, flags: (
             low <= letter <= high
-            or (bool(flags & re.I) and (low <= letter.lower() <= high or low <= letter.upper() <= high))
+            or (bool(flags & _IGNORECASE) and (low <= letter.lower() <= high or low <= letter.upper() <= high))
         )
     if op is sre.CATEGORY:
         kind = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w"}[str(value).rpartition("_")[2]]
         own = re.compile(kind.upper() if "_NOT_" in str(value) else kind)
         return lambda letter, flags: own.fullmatch(letter) is not None
     assert op in (sre.ANY, sre.ANY_ALL), op
-    return lambda letter, flags: letter != "\n" or bool(flags & re.S)
+    return lambda letter, flags: letter != "\n" or bool(flags & _DOTALL)
 
 
 def _patterns() -> Iterator[tuple[str, re.Pattern[str], bool]]:
@@ -201,9 +214,9 @@ def _patterns() -> Iterator[tuple[str, re.Pattern[str], bool]]:
             module = importlib.import_module(found.name)
             source = inspect.getsource(module)
             for key, value in vars(module).items():
-                uses = set(re.findall(rf"\b{re.escape(key)}\.(\w+)\(", source))
                 for pattern in _in(value):
                     if re.search(r"[*+]|,\}", pattern.pattern):
+                        uses = set(re.findall(rf"\b{re.escape(key)}\.(\w+)\(", source))
                         yield f"{found.name}.{key}", pattern, uses == {"fullmatch"}
 
 
