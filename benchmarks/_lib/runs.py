@@ -86,7 +86,7 @@ def run_in_folder(config: StackConfig, folder: Path) -> None:
     with claimed(folder, resume=True) as goes_on:
         run = Session.of(config.for_run(), folder)
         if goes_on:
-            run.take_up(is_mended=True)
+            run.resume(is_mended=True)
         stopped_by = run.go(lambda words: click.echo(words, err=True))
     if stopped_by is not None or run.tally.first_error is not None:
         raise click.ClickException(f"{folder}: {run.tally.first_error or 'interrupted: give the same command again'}")

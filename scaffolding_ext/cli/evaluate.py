@@ -116,7 +116,7 @@ def evaluate(
             config = calibrated_online(config, folder or Path(held.enter_context(TemporaryDirectory())))
         run = Session.of(config, folder)
         if goes_on:
-            run.take_up(is_mended=not dry_run)
+            run.resume(is_mended=not dry_run)
         if dry_run:
             done = f", {len(run.done)} of them done" if goes_on else ""
             missing = missing_here(plan_stack(run.config))

@@ -174,6 +174,13 @@ def test_a_budget_may_become_more_and_not_less() -> None:
     assert drawn("run") == drawn("whole")
 
 
+def test_votes_without_an_answer_say_if_their_samples_were_cut() -> None:
+    call(*RUN, "run", "--limit", "2", "--total_tokens", "12", "--max_tokens", "3")
+    votes = read_records("run/votes.jsonl")
+    assert [vote.exit_reason for vote in votes] == ["length"] * 2
+    assert [vote.figures["MajorityVoteController"]["stop_reason"] for vote in votes] == [{"length": 1}] * 2
+
+
 def test_an_ordinary_run_and_one_with_a_budget_do_not_mix() -> None:
     call(*RUN, "run", "--limit", "2")
     mixed = call(*RUN, "run", "--limit", "2", *SPEND, "--resume", code=2)

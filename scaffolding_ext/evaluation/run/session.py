@@ -190,7 +190,7 @@ class Session:
             "price": settings.price or None,
         }
 
-    def take_up(self, *, is_mended: bool) -> None:
+    def resume(self, *, is_mended: bool) -> None:
         """Read the folder's earlier records; failed requests are run again.
 
         Args:
@@ -229,7 +229,7 @@ class Session:
             The signal that ended the run early, or None.
 
         Raises:
-            OutputError: A record cannot be written (for example, a full disk); earlier ones are kept for `take_up`.
+            OutputError: A record cannot be written (for example, a full disk); earlier ones are kept for `resume`.
             ConfigError: A budget is too small, or differs from the one that the run started with.
         """
         rounds = self._rounds()

@@ -158,6 +158,7 @@ def _vote_of(samples: Sequence[Record], classes: list[int]) -> Record:
     winner, first = elect(classes)
     ended = [sample for sample in samples if sample.error is None]
     elected = samples[first] if winner >= 0 else (ended or samples)[0]
+    reason = "vote" if winner >= 0 else "length" if elected.exit_reason == "length" else "no_answer"
     event = {
         "event": "vote",
         "branch": [],
@@ -173,17 +174,17 @@ def _vote_of(samples: Sequence[Record], classes: list[int]) -> Record:
     return dataclasses.replace(
         elected,
         epoch=0,
-        exit_reason=None if elected.error else "vote" if winner >= 0 else "no_answer",
+        exit_reason=None if elected.error else reason,
         ledger=_summed([sample.ledger for sample in samples]),
         seconds={"total": round(math.fsum(sample.seconds["total"] for sample in samples), 6)},
         trace=[event],
-        figures=_figures_of(samples, classes, winner),
+        figures=_figures_of(samples, classes, reason),
     )
 
 
-def _figures_of(samples: Sequence[Record], classes: Sequence[int], winner: int) -> dict[str, dict[str, Any]]:
+def _figures_of(samples: Sequence[Record], classes: Sequence[int], reason: str) -> dict[str, dict[str, Any]]:
     """Return the figures of a vote, and those that its samples published."""
-    own = {"samples": len(samples), "stop_reason": {"vote" if winner >= 0 else "no_answer": 1}}
+    own = {"samples": len(samples), "stop_reason": {reason: 1}}
     figures: dict[str, dict[str, Any]] = {
         MajorityVoteController.__name__: own | shares_of([sample.correct for sample in samples], list(classes))
     }

@@ -35,7 +35,7 @@ def recorded_in(config: StackConfig, folder: Path) -> None:
     with claimed(folder, resume=True) as goes_on:
         session = Session.of(config, folder)
         if goes_on:
-            session.take_up(is_mended=True)
+            session.resume(is_mended=True)
         assert session.go(lambda text: None) is None
     assert session.tally.first_error is None
 
