@@ -194,6 +194,10 @@ def tune(
         if report_path is not None:
             click.echo(f"written: {report_path}")
         say_written(written, found.stack())
+        if written is not None:
+            click.echo(f"Next: scaffolding-ext replay OTHER_LOG --config {written}")
+        elif found.keeps_promise and output_path is None:
+            click.echo("Next: the same command with --output_path stack.yaml --report_path tuned.html")
     if not found.keeps_promise:
         click.echo(f"Error: {found.promise}.", err=True)
         ctx.exit(1)
@@ -231,7 +235,7 @@ def replay(logs: Logs, source: str, overrides: tuple[str, ...], as_json: bool) -
     from scaffolding_ext.evaluation.tune.choose import Cheapest
     from scaffolding_ext.evaluation.tune.stack_file import setting_of
     from scaffolding_ext.evaluation.tune.table import baselines, rows_of
-    from scaffolding_ext.evaluation.tune.tuned import remarks_on, table_of
+    from scaffolding_ext.evaluation.tune.tuned import figures_of, remarks_on, table_of
     from scaffolding_ext.stack.load import load_config
 
     plays = logs.plays()
@@ -241,16 +245,8 @@ def replay(logs: Logs, source: str, overrides: tuple[str, ...], as_json: bool) -
     rows = rows_of(plays, {**baselines(plays, Cheapest(0.003)), "this stack": played})
     row = rows[-1]
     if as_json:
-        found = {
-            "cost_share": row.cost_share.value,
-            "points": row.points.value,
-            "interval": row.points[1:],
-            "rounds": row.rounds,
-            "accuracy": row.accuracy,
-            "full_accuracy": float(plays.full.right.mean()),
-            "num_questions": len(plays.recording.questions),
-            "measure": plays.recording.measure,
-        }
-        click.echo(json.dumps(found))
+        recording, full = plays.recording, float(plays.full.right.mean())
+        known = {"num_questions": len(recording.questions), "measure": recording.measure}
+        click.echo(json.dumps({**figures_of(row), "full_accuracy": full, **known}))
         return
     _say([table_of(rows, plays), "", *remarks_on(plays), "", f"This stack: {setting}."])

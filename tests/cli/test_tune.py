@@ -86,7 +86,8 @@ def test_a_table_of_twelve_lines_and_advice_without_names_of_classes(log: Path) 
     assert "--max_loss 0.3 bounds the loss on the questions that choose" in advice
     assert not set(allocation_rules.names()) & set(re.findall(r"\w+", result.stdout))
     assert "60 questions, 6 samples each" in rest
-    assert "More accurate" not in rest
+    assert len(result.stdout.split()) <= 250
+    assert "Next: the same command with --output_path stack.yaml" in rest
 
 
 def test_what_is_written_loads_and_replays_to_what_was_found(log: Path, tmp_path: Path) -> None:
@@ -287,24 +288,6 @@ def test_a_line_that_beats_the_choice_on_both_is_named(log: Path) -> None:
 def test_figures_without_an_interval_have_none(log: Path) -> None:
     first = run("tune", log).stdout.splitlines()[1]
     assert re.fullmatch(r"ask 6 times +[\d.]+ +\+0\.0 +100 +1\.0", first)
-
-
-def test_a_setting_that_gains_more_than_its_interval_is_said(tmp_path: Path) -> None:
-    rng, path = np.random.default_rng(0), tmp_path / "rewarded.jsonl"
-    rows = []
-    for number in range(60):
-        is_right = rng.random(6) < rng.uniform(0.3, 0.6)
-        samples = [
-            {"answer": "7" if right else f"{8 + index % 2}", "output_tokens": 100, "reward": 0.9 if right else 0.1}
-            for index, right in enumerate(is_right)
-        ]
-        rows.append(json.dumps({"question": f"q{number}", "target": "7", "samples": samples}))
-    path.write_text("\n".join(rows))
-    told = " ".join(run("tune", path).stdout.split())
-    (low,) = re.findall(
-        r"More accurate than all: ask .*better rewarded.*; accuracy: \+[\d.]+ \(([+-][\d.]+) to .* points\.$", told
-    )
-    assert float(low) > 0
 
 
 def test_no_promise_by_silence(log: Path, tmp_path: Path) -> None:

@@ -39,37 +39,10 @@ def stack_of(
     setting: Setting, row: TableRow, plays: Replay, *, promise: Promise | None, base: StackConfig | None = None
 ) -> StackConfig:
     """Build a stack that runs a setting, with the workers of a base or with a server on this machine."""
-    controller = controller_of(setting, None if base is None else base.controller, limit_of(plays.recording, base))
-    return stack_with(controller, str(setting), row, plays, promise=promise, base=base)
-
-
-def budgets_stack_of(plan: PlannedBudgets, base: StackConfig | None = None) -> StackConfig:
-    """Build a stack that gives each request its type's budget, with a base's workers or a server on this machine."""
-    args = {"plan": plan.model_dump(mode="json", exclude_none=True)}
-    controller = {"type": controllers.name_of(QueueAwareBudgetController), "args": args}
-    if base is not None:
-        return base.model_copy(update={"controller": ComponentConfig.model_validate(controller)})
-    served = {"controller": controller, "workers": _server(plan.model)}
-    return StackConfig.model_validate({**served, "max_parallel_requests": plan.demand.queue.places})
-
-
-def _server(model: str | None) -> dict[str, Any]:
-    args = {"base_url": "http://localhost:8000/v1", "model": model or _MODEL, "endpoint": "auto"}
-    return {"generation": {"type": "OpenAIWorker", "args": args}}
-
-
-def stack_with(
-    controller: Mapping[str, Any],
-    setting: str,
-    row: TableRow,
-    plays: Replay,
-    *,
-    promise: Promise | None = None,
-    base: StackConfig | None,
-) -> StackConfig:
     recording = plays.recording
+    controller = controller_of(setting, None if base is None else base.controller, limit_of(recording, base))
     tuned = TunedConfig(
-        setting=setting,
+        setting=str(setting),
         model=recording.model or (None if base is None else model_of_stack(base)),
         sampling=None if recording.sampling is None else dict(recording.sampling),
         dataset=recording.dataset,
@@ -94,6 +67,21 @@ def stack_with(
     given = {"controller": component, "workers": _server(recording.model), "tuned": tuned}
     sampling = _carried(recording, is_vote=_votes(controller))
     return StackConfig.model_validate({**given, "sampling": sampling} if sampling else given)
+
+
+def budgets_stack_of(plan: PlannedBudgets, base: StackConfig | None = None) -> StackConfig:
+    """Build a stack that gives each request its type's budget, with a base's workers or a server on this machine."""
+    args = {"plan": plan.model_dump(mode="json", exclude_none=True)}
+    controller = {"type": controllers.name_of(QueueAwareBudgetController), "args": args}
+    if base is not None:
+        return base.model_copy(update={"controller": ComponentConfig.model_validate(controller)})
+    served = {"controller": controller, "workers": _server(plan.model)}
+    return StackConfig.model_validate({**served, "max_parallel_requests": plan.demand.queue.places})
+
+
+def _server(model: str | None) -> dict[str, Any]:
+    args = {"base_url": "http://localhost:8000/v1", "model": model or _MODEL, "endpoint": "auto"}
+    return {"generation": {"type": "OpenAIWorker", "args": args}}
 
 
 def edits_of(stack: StackConfig) -> str | None:

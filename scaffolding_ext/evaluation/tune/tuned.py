@@ -15,7 +15,6 @@ from scaffolding_ext.evaluation.tune.choose import (
     LEAST_QUESTIONS,
     Cheapest,
     Goal,
-    MostAccurate,
     Promise,
     Stability,
     chosen,
@@ -64,7 +63,6 @@ class Tuned:
         rows: Lines of the table; the last one is the setting, on questions that had no part in its choice.
         not_taken: The choice on too few questions.
         stability: Of the choice.
-        gain: The most accurate setting, if it is surely more accurate than all samples and another one than the choice.
     """
 
     plays: Replay
@@ -75,7 +73,6 @@ class Tuned:
     base: StackConfig | None = None
     not_taken: Setting | None = None
     stability: Stability | None = None
-    gain: TableRow | None = None
 
     @cached_property
     def frontier(self) -> list[FrontierRow]:
@@ -97,7 +94,7 @@ class Tuned:
         figures, goal = _gained(self.rows[-1], self.plays), self.goal
         found = [f"Advice: {self.setting}."]
         if self.promise is not None:
-            found.append(f"{figures}. Promised: {self.promise}; the interval says what to expect.")
+            found.append(f"{figures}. Promised: {self.promise}.")
         elif self.not_taken is not None:
             found += [
                 f"{figures}.",
@@ -105,26 +102,21 @@ class Tuned:
                 f"would choose: {self.not_taken}.",
             ]
         else:
-            found.append(f"{figures}, on questions that had no part in the choice: expect that on further ones.")
+            found.append(f"{figures}, on questions that had no part in the choice.")
+            if isinstance(goal, Cheapest):
+                found.append(
+                    f"Nothing is promised: --max_loss {100 * goal.max_loss:g} bounds the loss on the questions that "
+                    "choose (--confidence 0.9 asks for a promise)."
+                )
         if better := _better(self.rows):
             found.append(
                 f"On these questions {' and '.join(better)} {'do' if len(better) > 1 else 'does'} better on both."
             )
-        if self.promise is None and self.not_taken is None and isinstance(goal, Cheapest):
-            found.append(
-                f"--max_loss {100 * goal.max_loss:g} bounds the loss on the questions that choose, and the interval "
-                "says what further ones may lose; nothing is promised (--confidence 0.9 asks for a promise)."
-            )
-        if self.gain is not None:
-            found.append(f"More accurate than all: {self.gain.name}. {_gained(self.gain, self.plays)}.")
         return found
 
     def lines(self) -> Iterator[str]:
         yield table_of(self.rows, self.plays)
         yield ""
-        if self.frontier:
-            yield "Tokens against time (the longest path) beside all samples at once, on questions that did not choose:"
-            yield from (f"- {row}" for row in self.frontier)
         yield from remarks_on(self.plays)
         if self.stability is not None and self.stability.same < _STABLE:
             yield _unstable(self.stability)
@@ -137,9 +129,9 @@ class Tuned:
             "chosen": {
                 "stack": stack.resolved(),
                 "setting": stack.tuned.setting if stack.tuned else None,
-                **_figures(self.rows[-1]),
+                **figures_of(self.rows[-1]),
             },
-            "baselines": [_figures(row) for row in self.rows[:-1]],
+            "baselines": [figures_of(row) for row in self.rows[:-1]],
             "frontier": [{**row._asdict(), "setting": str(row.setting)} for row in self.frontier],
             "not_taken": None if self.not_taken is None else str(self.not_taken),
             "stability": None if self.stability is None else self.stability._asdict(),
@@ -163,11 +155,13 @@ class Tuned:
 
     def page(self) -> str:
         """Render one self-contained HTML page: the table, and tokens against time."""
-        needed = charts_need()
+        needed, missing = charts_need(), self.plays.recording.missing
+        lacking = [name for column, name in _UNTRIED.items() if column in missing]
+        untried = [f"Not recorded, so settings that need it are not tried: {', '.join(lacking)}."] if lacking else []
         return render_page(
             "tuned.html",
             advice=" ".join(self.advice),
-            notes=remarks_on(self.plays),
+            notes=[*remarks_on(self.plays), *untried],
             cost=COSTS[self.plays.cost],
             measure=self.plays.recording.measure,
             image=None if needed else data_uri(self._picture()),
@@ -212,7 +206,7 @@ def tuned(
         promise = promised(plays, max_loss, confidence)
         kept = promise.setting or plays.all_samples
         rows = rows_of(plays, {**baselines(plays, goal), "advice": plays.played[kept]})
-        return Tuned(plays, goal, kept, rows, promise, base, gain=_gain(plays, kept))
+        return Tuned(plays, goal, kept, rows, promise, base)
     setting = chosen(plays, goal)
     if setting is None:
         return None
@@ -220,10 +214,10 @@ def tuned(
     steady = stability(plays, goal, setting)
     if not is_too_small(plays, goal):
         rows = rows_of(plays, {**named, "advice": judged})
-        return Tuned(plays, goal, setting, rows, None, base, stability=steady, gain=_gain(plays, setting))
+        return Tuned(plays, goal, setting, rows, None, base, stability=steady)
     own = plays.default
     rows = rows_of(plays, {**named, _BY_THESE: judged, "advice: the default": plays.played[own]})
-    return Tuned(plays, goal, own, rows, None, base, setting, steady, _gain(plays, own))
+    return Tuned(plays, goal, own, rows, None, base, setting, steady)
 
 
 def _better(rows: Sequence[TableRow]) -> list[str]:
@@ -238,15 +232,6 @@ def _better(rows: Sequence[TableRow]) -> list[str]:
     ]
 
 
-def _gain(plays: Replay, setting: Setting) -> TableRow | None:
-    goal = MostAccurate(1.0)
-    best = chosen(plays, goal)
-    if best is None or best is setting:
-        return None
-    (row,) = rows_of(plays, {str(best): cross_validated(plays, goal)})
-    return row if row.points.low > 0 else None
-
-
 def _gained(row: TableRow, plays: Replay) -> str:
     what = "samples" if _counts_samples(plays) else COSTS[plays.cost]
     measure = "accuracy" if plays.recording.measure == "accuracy" else "agreement with all samples"
@@ -256,8 +241,8 @@ def _gained(row: TableRow, plays: Replay) -> str:
 
 def _unstable(found: Stability) -> str:
     return (
-        f"The choice changes with the questions: {100 * (1 - found.same):.0f} % of resamples choose another setting, "
-        f"from {saved(found.most)} to {saved(found.least)}. More questions settle it."
+        f"More questions settle the choice: {100 * (1 - found.same):.0f} % of resamples choose another setting, "
+        f"from {saved(found.most)} to {saved(found.least)}."
     )
 
 
@@ -286,7 +271,7 @@ def remarks_on(plays: Replay) -> list[str]:
     resampled = "runs and questions" if plays.is_crossed else "runs" if plays.by_run else "questions"
     notes = [
         f"{len(recording.questions):,} questions{of_runs}, {recording.num_samples} samples each; 95 % intervals over "
-        f"{resampled}; the cost is a share of that of all samples."
+        f"{resampled}."
     ]
     if recording.measure == "agreement":
         notes.append("No gold answers: the measure is agreement with the vote of all samples.")
@@ -296,9 +281,6 @@ def remarks_on(plays: Replay) -> list[str]:
         notes.append(f"{num_silent:,} of {num_all:,} samples have no answer: if they were cut off, raise max_tokens.")
     if "tokens" in recording.missing:
         notes.append("No tokens: samples are counted instead.")
-    lacking = [name for column, name in _UNTRIED.items() if column in recording.missing]
-    if lacking:
-        notes.append(f"Not recorded, so settings that need it are not tried: {', '.join(lacking)}.")
     notes += recording.notes
     if recording.left_out:
         notes.append(f"Left out: {'; '.join(recording.left_out)}.")
@@ -313,7 +295,7 @@ def _percent(share: Estimate) -> Estimate:
     return Estimate(*(100 * value for value in share))
 
 
-def _figures(row: TableRow) -> dict[str, Any]:
+def figures_of(row: TableRow) -> dict[str, Any]:
     return {
         "name": row.name,
         "cost_share": row.cost_share.value,
