@@ -93,11 +93,11 @@ def run_in_folder(config: StackConfig, folder: Path) -> None:
 
 
 def recorded_samples(
-    config: StackConfig, folder: Path, *, num_samples: int = 1, look_every: int = 0, **given: Any
+    config: StackConfig, folder: Path, *, num_samples: int = 1, probe_every: int = 0, **given: Any
 ) -> Recording:
     """Samples of a stack, as `eval --epochs --probe_every` records them; `given` goes to `recording_stack`."""
     settings = config.evaluation.model_copy(update={"epochs": num_samples})
-    run_in_folder(recording_stack(config, look_every, **given).model_copy(update={"evaluation": settings}), folder)
+    run_in_folder(recording_stack(config, probe_every, **given).model_copy(update={"evaluation": settings}), folder)
     return read_recording([folder], num_samples=num_samples)
 
 

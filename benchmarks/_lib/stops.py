@@ -43,7 +43,7 @@ def ended(chains: RecordedChains, ending: Ending) -> Ended:
 
 def fixed_cuts(recording: Recording) -> list[Ended]:
     """Cuts at equal distances up to the longest chain, and last the whole chains."""
-    longest = max(looks.length for each in recording.questions for looks in each.looks or ())
+    longest = max(chain.length for each in recording.questions for chain in each.probes or ())
     places = np.unique(np.linspace(longest / NUM_CUTS, longest, NUM_CUTS).round().astype(int)).tolist()
     chains = RecordedChains(recording)
     return [ended(chains, ending) for ending in (*map(Cut, places), Whole())]

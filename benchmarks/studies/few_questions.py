@@ -74,7 +74,7 @@ def logs_of(data: Path | None, num_simulated: int, rng: np.random.Generator) -> 
 
 
 def _without_probes(path: Path, folder: Path) -> Path:
-    """Copy a log without its looks, which take minutes to grade and choose nothing here."""
+    """Copy a log without its probes, which take minutes to grade and choose nothing here."""
     copy = folder / path.name
     with gzip.open(path, "rt", encoding="utf-8") as lines, gzip.open(copy, "wt", encoding="utf-8") as kept:
         for row in map(json.loads, lines):

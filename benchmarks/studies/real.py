@@ -34,7 +34,7 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Vot
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Recording
+from scaffolding_ext.evaluation.logs.samples import ChainProbes, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.evaluation.run.spending import Claim, next_round, unsettledness
 from scaffolding_ext.evaluation.tune.choose import Cheapest, chosen, cross_validated
@@ -90,8 +90,8 @@ def simulated_recording(num_questions: int, rng: np.random.Generator, num_sample
         classes = np.where(right, 0, rng.integers(1, 5, num_samples))
         classes[rng.random(num_samples) < 0.05] = -1
         tokens = 10 * rng.integers(10, 50, num_samples)
-        looks = [
-            _simulated_looks(own, length, rng) for own, length in zip(classes.tolist(), tokens.tolist(), strict=True)
+        probes = [
+            _simulated_probes(own, length, rng) for own, length in zip(classes.tolist(), tokens.tolist(), strict=True)
         ]
         missing: Any = frozenset({"seconds", "logprobs", "rewards"})
         questions.append(
@@ -103,14 +103,14 @@ def simulated_recording(num_questions: int, rng: np.random.Generator, num_sample
                 classes == 0,
                 0,
                 tokens,
-                looks=looks,
+                probes=probes,
                 missing=missing,
             )
         )
     return Recording(questions, [SIMULATED], "sha256:simulated")
 
 
-def _simulated_looks(answer_class: int, length: int, rng: np.random.Generator) -> Looks:
+def _simulated_probes(answer_class: int, length: int, rng: np.random.Generator) -> ChainProbes:
     probes, forced = [], []
     for tenth in range(1, 11):
         own = answer_class if rng.random() < tenth / 10 else int(rng.integers(0, 5))
@@ -122,7 +122,7 @@ def _simulated_looks(answer_class: int, length: int, rng: np.random.Generator) -
         )
         forced.append(own)
     ones = np.ones(10, dtype=np.int64)
-    return Looks(probes, np.array(forced), ones, ones, length)
+    return ChainProbes(probes, np.array(forced), ones, ones, length)
 
 
 def recordings(data: Path | None, num_simulated: int, rng: np.random.Generator) -> Iterator[tuple[str, Recording]]:

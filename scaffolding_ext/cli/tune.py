@@ -67,13 +67,13 @@ class Logs(NamedTuple):
         """Return the samples, ready to be played on.
 
         Raises:
-            DatasetError: Each question has one sample without looks, or the log was misread.
+            DatasetError: Each question has one sample without probes, or the log was misread.
         """
         from scaffolding_ext.evaluation.logs.read import read_recording
         from scaffolding_ext.evaluation.tune.replay import Replay
 
         recording = read_recording(self.paths, task=self.task, num_samples=self.num_samples)
-        if all(each.num_samples == 1 and each.looks is None for each in recording.questions):
+        if all(each.num_samples == 1 and each.probes is None for each in recording.questions):
             raise DatasetError(
                 f"{', '.join(recording.sources)}: each question has one sample, but rules need several: sample "
                 "each question again (scaffolding-ext eval --epochs 8), or keep a vote's samples (--keep_samples)"

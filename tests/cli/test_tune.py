@@ -184,7 +184,7 @@ def test_whole_chains_are_written_as_whole_chains_where_the_base_stops_them(log:
 
 
 def test_a_written_stack_of_weights_over_cut_and_stopped_chains_loads_and_plays(tmp_path: Path) -> None:
-    """As on recorded thinking chains: looks at uneven places, weights by the asked answer, cuts and stops."""
+    """As on recorded thinking chains: probes at uneven places, weights by the asked answer, cuts and stops."""
     log, stack = write_chains(tmp_path / "chains.jsonl"), tmp_path / "stack.yaml"
     trial = Replay(read_recording([log]))
     trial.try_all()
@@ -364,7 +364,7 @@ def test_the_page_holds_the_picture(log: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_eval_records_a_stack_with_looks_for_tune_and_records_nothing_again(tmp_path: Path) -> None:
+def test_eval_records_a_stack_with_probes_for_tune_and_records_nothing_again(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     store, stack = tmp_path / "recorded", tmp_path / "stack.yaml"
     options = [
@@ -388,7 +388,7 @@ def test_eval_records_a_stack_with_looks_for_tune_and_records_nothing_again(tmp_
     found = run("tune", store, "--output_path", stack, "--budget", "60%", "--json")
     assert found.exit_code == 0, found.output
     told = json.loads(found.stdout)
-    assert (told["num_questions"], "looks" in told["missing"]) == (3, False)
+    assert (told["num_questions"], "probes" in told["missing"]) == (3, False)
     own = load_config(stack)
     assert own.workers["generation"].args["model"] == "tinylm/target"
     assert "RecordChainController" not in stack.read_text(), "the stack runs, it records nothing"

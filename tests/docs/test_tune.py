@@ -68,4 +68,4 @@ def test_the_row_that_it_shows_has_all_that_it_says(tmp_path: Path) -> None:
     assert (question.id, question.task, question.run) == (ROW["question"], ROW["task"], ROW["run"])
     assert question.correct.tolist() == [True, False]
     assert question.tokens.tolist() == [sample["output_tokens"] for sample in ROW["samples"]]
-    assert question.missing == {"seconds", "logprobs", "rewards", "looks"}  # the second sample lacks them
+    assert question.missing == {"seconds", "logprobs", "rewards", "probes"}  # the second sample lacks them

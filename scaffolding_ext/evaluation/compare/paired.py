@@ -16,7 +16,7 @@ from scaffolding_ext.stats.intervals import Estimate, McNemar, bootstrap_quotien
 from scaffolding_ext.stats.resampling import Integers
 
 FEW_QUESTIONS = 30  # below which a percentile interval is too narrow
-_LEFT_EARLY = {"probe": "stop", "warm_up": "unsure"}  # event of a rule's look, and of its end of a chain
+_LEFT_EARLY = {"probe": "stop", "warm_up": "unsure"}  # event of a rule's probe, and of its end of a chain
 _TOKENS = ("decoded", "computed")
 _SETTINGS = ("prompt", "workers")  # of a stack; if they differ, so do the questions or the models
 
@@ -262,11 +262,11 @@ def _warnings_of_run(run: FinishedRun) -> list[str]:
         )
     if summary.num_unknown_reuse_tasks:
         found.append(f"the server of {run.name} tells no cached tokens: computed tokens are not reported")
-    for looked, left in _LEFT_EARLY.items():
-        num_looked = run.tally.num_with_event[looked]
-        if num_looked and not run.tally.num_with_event[left]:
+    for probed, left in _LEFT_EARLY.items():
+        num_probed = run.tally.num_with_event[probed]
+        if num_probed and not run.tally.num_with_event[left]:
             found.append(
-                f"the early-exit rule of {run.name} never fired: it looked at {num_looked} requests and ended no chain "
+                f"the early-exit rule of {run.name} never fired: it probed {num_probed} requests and ended no chain "
                 "early, so it only added cost"
             )
     votes = [section for section in summary.sections.values() if {"samples", "stop_reason"} <= section.keys()]

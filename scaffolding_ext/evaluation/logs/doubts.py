@@ -13,7 +13,7 @@ _FEWEST_QUESTIONS, _FEWEST_SAMPLES = 5, 8  # a log with fewer of both can look l
 def doubt_of(logged: Sequence[LoggedQuestion], graded: Sequence[RecordedQuestion]) -> str | None:
     """Return what is wrong with the answers of a whole log and what to check; None if nothing is.
 
-    Chains with looks may end in one answer each: their rules save tokens before it.
+    Probed chains may end in one answer each: their rules save tokens before it.
     """
     classes = [each.classes[each.classes != NO_ANSWER].tolist() for each in graded]
     num_questions, num_samples = len(graded), graded[0].num_samples
@@ -36,7 +36,7 @@ def doubt_of(logged: Sequence[LoggedQuestion], graded: Sequence[RecordedQuestion
             "no two samples of a question have the same answer, as if each were its whole text: check the field that "
             "the answers are in, and the scorer that wrote it"
         )
-    is_plain = all(each.looks is None for each in graded)
+    is_plain = all(each.probes is None for each in graded)
     if is_plain and all(len(set(each.classes.tolist())) == 1 for each in graded):
         return (
             "all samples of each question have the same answer, so there is nothing to choose: check that the field "

@@ -11,8 +11,8 @@ import numpy as np
 from scaffolding_ext.controllers.chain.probe import probes_of
 from scaffolding_ext.controllers.vote.voting import drawn_by
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, Log, LoggedQuestion, LoggedSample, Looks
-from scaffolding_ext.evaluation.run.record_chain import VERSION
+from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, ChainProbes, Log, LoggedQuestion, LoggedSample
+from scaffolding_ext.evaluation.run.record_chain import PROBED, VERSION
 from scaffolding_ext.evaluation.run.records import Record, each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG
 from scaffolding_ext.evaluation.stack_sections import EvaluationConfig
@@ -26,7 +26,7 @@ _OF_SAMPLE = ("answer", "correct", "output_tokens", "seconds", "logprob", "rewar
 def read_run(samples: Path, fingerprint: str) -> Log:
     """Read a run: the epochs of an id are its samples, or the kept samples of a vote of one epoch.
 
-    Failed requests are left out. If chains were recorded (`RecordChainController`), each sample has its looks.
+    Failed requests are left out. If chains were recorded (`RecordChainController`), each sample has its probes.
 
     Raises:
         DatasetError: The file cannot be read, its chains were recorded by another version, or a rule or a budget over
@@ -85,14 +85,14 @@ def _samples(record: Record, path: Path) -> list[LoggedSample]:
     kept = getattr(record, "samples", None)
     if kept:
         return [LoggedSample(*map(each.get, _OF_SAMPLE)) for each in kept]
-    looks = _looks(record, path)
-    if looks is None:
+    probes = _probes(record, path)
+    if probes is None:
         return [LoggedSample(record.answer, record.correct, _decoded(record), record.seconds.get("total"))]
-    decoded = _whole_chain(record, looks)  # looks take seconds, too: the chain's own are not known
-    return [LoggedSample(record.answer, record.correct, decoded, looks=looks)]
+    decoded = _whole_chain(record, probes)  # probes take seconds, too: the chain's own are not known
+    return [LoggedSample(record.answer, record.correct, decoded, probes=probes)]
 
 
-def _looks(record: Record, path: Path) -> Looks | None:
+def _probes(record: Record, path: Path) -> ChainProbes | None:
     start = next((event for event in record.trace if event["event"] == "recording"), None)
     if start is None:
         return None
@@ -101,11 +101,11 @@ def _looks(record: Record, path: Path) -> Looks | None:
             f"{path}: the chain of {record.id!r} was recorded by version {start['version']}, but this is version "
             f"{VERSION}; record it again: scaffolding-ext eval --probe_every TOKENS"
         )
-    rows = [event for event in record.trace if event["event"] == "look"]
+    rows = [event for event in record.trace if event["event"] == PROBED]
     asked, closed = (
         np.array([row[name] for row in rows], np.int64) for name in ("num_answer_tokens", "num_forced_tokens")
     )
-    return Looks(
+    return ChainProbes(
         probes_of(rows),
         np.full(len(rows), NO_ANSWER),
         asked,
@@ -125,9 +125,9 @@ def _decoded(record: Record) -> int:
     return decoded
 
 
-def _whole_chain(record: Record, looks: Looks) -> int:
-    """Return the tokens that the whole chain decoded, with a forced answer but without the looks."""
+def _whole_chain(record: Record, probes: ChainProbes) -> int:
+    """Return the tokens that the whole chain decoded, with a forced answer but without the probes."""
     by_purpose = record.ledger["by_purpose"]
-    asked = looks.num_answer_tokens.sum() + looks.num_forced_tokens.sum()
+    asked = probes.num_answer_tokens.sum() + probes.num_forced_tokens.sum()
     decoded: int = by_purpose.get("chain", {}).get("decoded", 0) + by_purpose.get("probe", {}).get("decoded", 0)
     return decoded - int(asked)

@@ -12,7 +12,7 @@ from scaffolding_ext.answers import group
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.errors import DatasetError
 from scaffolding_ext.evaluation.logs.doubts import doubt_of
-from scaffolding_ext.evaluation.logs.samples import NO_TARGET, LoggedQuestion, Looks, RecordedQuestion, Recording
+from scaffolding_ext.evaluation.logs.samples import NO_TARGET, ChainProbes, LoggedQuestion, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.logs.stated import letter_in
 from scaffolding_ext.evaluation.run.scoring import answer_of_target
 
@@ -83,19 +83,19 @@ def _has_tokens(question: LoggedQuestion) -> bool:
 
 def _graded(question: LoggedQuestion, by_agreement: bool) -> RecordedQuestion:
     samples = question.samples
-    looks = _whole([sample.looks for sample in samples]) or []  # none, if a sample has none
+    chains = _whole([sample.probes for sample in samples]) or []  # none, if a sample has none
     target = None if question.target is None else answer_of_target(question.target)
     said = [
         *(sample.answer for sample in samples),
-        *(probe.answer for each in looks for probe in each.probes),
-        *(answer for each in looks for answer in each.forced_answers),
+        *(probe.answer for each in chains for probe in each.probes),
+        *(answer for each in chains for answer in each.forced_answers),
         target,
     ]
     if target is not None and (letter := letter_in(target)) is not None:
         said = [None if each is None else letter_in(each) or each for each in said]
         target = letter
     numbers = group(said)
-    own, of_looks, right = numbers[: len(samples)], numbers[len(samples) : -1], numbers[-1]
+    own, of_probes, right = numbers[: len(samples)], numbers[len(samples) : -1], numbers[-1]
     if by_agreement:
         right = vote(own)
     elif target is None:  # take it from the labels
@@ -109,7 +109,7 @@ def _graded(question: LoggedQuestion, by_agreement: bool) -> RecordedQuestion:
         "seconds": _column([sample.seconds for sample in samples], np.float64),
         "logprobs": _column([sample.logprob for sample in samples], np.float64),
         "rewards": _column([sample.reward for sample in samples], np.float64),
-        "looks": _classed(looks, of_looks) if looks else None,
+        "probes": _classed(chains, of_probes) if chains else None,
     }
     missing: set[Any] = {name for name, column in columns.items() if column is None}
     if columns["tokens"] is None:
@@ -136,13 +136,13 @@ def _column(values: Sequence[Any], kind: Any) -> Any:
     return None if whole is None else np.array(whole, dtype=kind)
 
 
-def _classed(looks: Sequence[Looks], classes: Sequence[int]) -> list[Looks]:
-    """Return the looks with the classes of their answers: those of all probes first, then of all forced answers."""
+def _classed(chains: Sequence[ChainProbes], classes: Sequence[int]) -> list[ChainProbes]:
+    """Return the chains with the classes of their answers: those of all probes first, then of all forced answers."""
     of_probes, of_forced = iter(classes), iter(classes[len(classes) // 2 :])
     return [
         each._replace(
             probes=[probe._replace(answer_class=next(of_probes)) for probe in each.probes],
             forced=np.array([next(of_forced) for _ in each.probes], dtype=np.int64),
         )
-        for each in looks
+        for each in chains
     ]

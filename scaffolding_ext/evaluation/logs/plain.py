@@ -1,4 +1,4 @@
-"""Read plain rows: a question with samples, one sample, or a chain with looks each (schema in `docs/tune.md`)."""
+"""Read plain rows: a question with samples, one sample, or a probed chain each (schema in `docs/tune.md`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaffolding_ext.answers import extract
 from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, Log, LoggedQuestion, LoggedSample, Looks, merged
+from scaffolding_ext.evaluation.logs.samples import NO_ANSWER, ChainProbes, Log, LoggedQuestion, LoggedSample, merged
 from scaffolding_ext.evaluation.logs.stated import stated
 from scaffolding_ext.evaluation.run.jsonl import Row
 
@@ -31,7 +31,7 @@ class _Row(BaseModel):
     model_config = ConfigDict(extra="ignore", populate_by_name=True, allow_inf_nan=False)
 
 
-class _Look(_Row):
+class _Probe(_Row):
     tokens: Tokens = Field(validation_alias=AliasChoices("tokens", "position"))
     answer: Text | None = None
     probability: Probability | None = Field(None, validation_alias=AliasChoices("probability", "p"))
@@ -49,7 +49,7 @@ class _Sample(_Row):
     ppl: list[Annotated[float, Field(ge=1, allow_inf_nan=True)] | None] | None = None  # of some chunk of tokens
     reward: Probability | None = Field(None, validation_alias=AliasChoices("reward", "prm_score"))
     text: str | None = None
-    probes: list[_Look] | None = None
+    probes: list[_Probe] | None = None
 
 
 class _Named(_Row):
@@ -75,7 +75,7 @@ class _SampleRow(_Named, _Sample):
 
 class _Chain(_Named):
     tokens: Tokens = Field(validation_alias=AliasChoices("output_tokens", "tokens", "num_tokens"))
-    probes: Annotated[list[_Look], Field(min_length=1)]
+    probes: Annotated[list[_Probe], Field(min_length=1)]
 
 
 def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
@@ -147,30 +147,30 @@ def _sample(found: _Sample) -> LoggedSample:
     if logprob is None and found.ppl:
         logs = [-math.log(each) for each in found.ppl if each is not None]
         logprob = sum(logs) / len(logs) if logs else None
-    tokens, looks = found.tokens, None
+    tokens, probes = found.tokens, None
     if found.probes:
         tokens = found.probes[-1].tokens if tokens is None else tokens
-        looks = _looks(found.probes, tokens)
-    return LoggedSample(answer, found.correct, tokens, found.seconds, logprob, found.reward, looks)
+        probes = _probed(found.probes, tokens)
+    return LoggedSample(answer, found.correct, tokens, found.seconds, logprob, found.reward, probes)
 
 
 def _of_chains(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
-    """Group chains by run, task and question; a chain is a sample, with the answer at its last look."""
+    """Group chains by run, task and question; a chain is a sample, with the answer at its last probe."""
     questions = []
     for row in rows:
         found: _Chain = _parsed(_Chain, row, name)
-        looks = _looks(found.probes, found.tokens)
-        sample = LoggedSample(found.probes[-1].answer, None, found.tokens, looks=looks)
+        probes = _probed(found.probes, found.tokens)
+        sample = LoggedSample(found.probes[-1].answer, None, found.tokens, probes=probes)
         questions.append(LoggedQuestion(found.id, found.target, [sample], found.run, found.task))
     return merged(questions, name)
 
 
-def _looks(looks: Sequence[_Look], length: int) -> Looks:
+def _probed(rows: Sequence[_Probe], length: int) -> ChainProbes:
     probes = []
-    for look in looks:
-        logprobs = None if look.probability is None else (math.log(max(look.probability, 1e-300)),)
-        prefix, response = Prefix(look.tokens, "", None, None), look.answer or ""
-        probes.append(Probe(prefix, look.answer, NO_ANSWER, look.hedged, response, answer_logprobs=logprobs))
-    forced = [look.answer if look.forced is None else look.forced for look in looks]
-    tokens = np.array([look.answer_tokens for look in looks], dtype=np.int64)
-    return Looks(probes, np.full(len(looks), NO_ANSWER), tokens, tokens, length, forced_answers=forced)
+    for row in rows:
+        logprobs = None if row.probability is None else (math.log(max(row.probability, 1e-300)),)
+        prefix, response = Prefix(row.tokens, "", None, None), row.answer or ""
+        probes.append(Probe(prefix, row.answer, NO_ANSWER, row.hedged, response, answer_logprobs=logprobs))
+    forced = [row.answer if row.forced is None else row.forced for row in rows]
+    tokens = np.array([row.answer_tokens for row in rows], dtype=np.int64)
+    return ChainProbes(probes, np.full(len(rows), NO_ANSWER), tokens, tokens, length, forced_answers=forced)

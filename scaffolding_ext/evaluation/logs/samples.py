@@ -21,19 +21,19 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Measure = Literal["accuracy", "agreement"]
-Column = Literal["targets", "tokens", "seconds", "logprobs", "rewards", "looks"]
+Column = Literal["targets", "tokens", "seconds", "logprobs", "rewards", "probes"]
 NO_ANSWER = -1
 NO_TARGET = -2  # equals the class of no answer
 
 
-class Looks(NamedTuple):
-    """Looks at one sample's chain of thought, oldest first.
+class ChainProbes(NamedTuple):
+    """Probes of one sample's chain of thought, oldest first.
 
     Attributes:
-        probes: Result of each look. `answer_class` is a class of the question once it is graded.
-        forced: Class of the chain's answer at each look if its thinking is closed, shape [num_looks].
-        num_answer_tokens: Tokens decoded for the answer to each probe, shape [num_looks].
-        num_forced_tokens: Tokens decoded for each forced answer, shape [num_looks].
+        probes: Result of each. `answer_class` is a class of the question once it is graded.
+        forced: Class of the chain's answer at each probe if its thinking is closed, shape [num_probes].
+        num_answer_tokens: Tokens decoded for the answer to each probe, shape [num_probes].
+        num_forced_tokens: Tokens decoded for each forced answer, shape [num_probes].
         length: Tokens of the chain's thinking, after which it ended by itself.
         num_prompt_tokens: Tokens of the rendered question; 0 if unknown.
         num_probe_suffix: Tokens that ask for the answer; 0 if unknown.
@@ -61,7 +61,7 @@ class LoggedSample:
         correct: The log's verdict. Without one, an answer equal to the target is right.
         logprob: Mean log-probability of its tokens.
         reward: Its reward, in [0, 1].
-        looks: Looks at its chain, not graded.
+        probes: Probes of its chain, not graded.
     """
 
     answer: str | None
@@ -70,7 +70,7 @@ class LoggedSample:
     seconds: float | None = None
     logprob: float | None = None
     reward: float | None = None
-    looks: Looks | None = None
+    probes: ChainProbes | None = None
 
 
 @dataclass
@@ -145,7 +145,7 @@ class RecordedQuestion:
     seconds: Floats | None = None
     logprobs: Floats | None = None
     rewards: Floats | None = None
-    looks: Sequence[Looks] | None = None
+    probes: Sequence[ChainProbes] | None = None
     missing: frozenset[Column] = frozenset()
 
     @property
@@ -161,7 +161,7 @@ class RecordedQuestion:
                 return None if column is None else column[index]
             return [column[number] for number in index.tolist()]
 
-        names = ("classes", "correct", "tokens", "seconds", "logprobs", "rewards", "looks")
+        names = ("classes", "correct", "tokens", "seconds", "logprobs", "rewards", "probes")
         return dataclasses.replace(self, **{name: part(getattr(self, name)) for name in names})
 
 

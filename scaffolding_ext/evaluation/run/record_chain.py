@@ -22,17 +22,18 @@ from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.request.program import record
 
 VERSION = 1
+PROBED = "look"  # event of a probe, in this version
 
 
 class RecordChainController(BaseController):
-    """Records the chains of a controller that stops them: the probed and the forced answer at every look.
+    """Records the chains of a controller that stops them: the probed and the forced answer at every probe.
 
     The trace has an event `recording` (version, tokens of the prompt and of the suffixes), and an event `look` per
-    look: the row of `chain.probe.row_of`, the forced answer, and the tokens of both answers.
+    probe: the row of `chain.probe.row_of`, the forced answer, and the tokens of both answers.
 
     Args:
         generation_controller: Its chains and probes are recorded; its rule and schedule are ignored.
-        spacing: Tokens between two looks; None takes the distance of the first two in its schedule.
+        spacing: Tokens between two probes; None takes the distance of the first two in its schedule.
         num_logprobs: Log-probabilities of the token after closed thinking; if fewer than the vocabulary, the entropy is
             a lower bound. 0 records none.
     """
@@ -78,18 +79,17 @@ class RecordChainController(BaseController):
             num_prompt_tokens=len(task.input_tokens or encode(task.input_str or "") or ()),
             **{name: len(encode(suffix) or ()) for name, suffix in suffixes.items()},
         )
-        looks: list[Probe] = []
+        probes: list[Probe] = []
         yield from chain.grow(self.spacing)
         while not chain.ended and not chain.has_thought:
             prefix = chain.prefix
             asked, forced = prober.asking(task, prefix, family), asking(task, prefix, family.close, forcing)
             assert asked is not None, "the prober needs answers"
             yield [asked, forced]
-            look = prober.read(prefix, asked, family)
-            looks.append(look)
+            probes.append(prober.read(prefix, asked, family))
             record(
-                "look",
-                **row_of(looks),
+                PROBED,
+                **row_of(probes),
                 num_answer_tokens=_num_decoded(asked),
                 forced=forced_answer(forced),
                 num_forced_tokens=_num_decoded(forced),

@@ -1,4 +1,4 @@
-"""Build the stack that records another stack's samples: whole chains with looks, for `tune` to read."""
+"""Build the stack that records another stack's samples: whole chains with probes, for `tune` to read."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 _WHEN_IT_STOPS = ("rule", "certainty_threshold", "effort", "schedule", "chunk_size")  # arguments that are not recorded
 
 
-def recording_stack(config: StackConfig, look_every: int, num_logprobs: int = 20) -> StackConfig:
+def recording_stack(config: StackConfig, probe_every: int, num_logprobs: int = 20) -> StackConfig:
     """Build the stack that records the samples of another one.
 
-    Of a vote, the samples are recorded instead of the vote. A chain is recorded with its looks, and not stopped.
+    Of a vote, the samples are recorded instead of the vote. A chain is recorded with its probes, and not stopped.
 
     Args:
         config: A stack of one chain, or of a vote over chains.
-        look_every: Tokens between two looks at a chain; 0 records no looks.
-        num_logprobs: Log-probabilities per token requested from the worker, for chains with looks; 0 if it reports
+        probe_every: Tokens between two probes of a chain; 0 records none.
+        num_logprobs: Log-probabilities per token requested from the worker, for probed chains; 0 if it reports
             none.
 
     Raises:
@@ -41,7 +41,7 @@ def recording_stack(config: StackConfig, look_every: int, num_logprobs: int = 20
             "of a BudgetForcingController, or of a vote over one of them",
             "controller.type",
         )
-    if not look_every:
+    if not probe_every:
         made = whole_chain(sample)
     else:
         if kind is not DynasorCoTController:
@@ -49,13 +49,13 @@ def recording_stack(config: StackConfig, look_every: int, num_logprobs: int = 20
             length = {"max_tokens": sampling.pop("max_tokens")} if "max_tokens" in sampling else {}
             args = {"sampling_params": sampling, **length}
         chain = {name: value for name, value in args.items() if name not in _WHEN_IT_STOPS}
-        looked_at = {"type": controllers.name_of(DynasorCoTController), "args": chain}
+        probed = {"type": controllers.name_of(DynasorCoTController), "args": chain}
         made = {
             "type": controllers.name_of(RecordChainController),
             "args": {
-                "spacing": require.whole("look_every", look_every),
+                "spacing": require.whole("probe_every", probe_every),
                 "num_logprobs": num_logprobs,
-                "generation_controller": looked_at,
+                "generation_controller": probed,
             },
         }
     return config.model_copy(update={"controller": ComponentConfig.model_validate(made)})

@@ -81,7 +81,7 @@ def costs_of(recording: Recording, decoded: Floats, asked: Asked | None = None, 
         asked: Requests besides the chain; None for whole chains.
         price: Price of tokens; without one there is no cost in dollars.
     """
-    prompts = np.array([each.looks[0].num_prompt_tokens if each.looks else 0 for each in recording.questions], float)
+    prompts = np.array([each.probes[0].num_prompt_tokens if each.probes else 0 for each in recording.questions], float)
     suffixes, prefixes = asked or Asked(*np.zeros((2, *decoded.shape)))
     each: dict[Cost, Floats] = {"decoded": decoded, "critical": decoded}
     once: dict[Cost, Floats] = {}
@@ -128,11 +128,11 @@ def shortness(tokens: Ints) -> Floats:
 
 
 def probabilities_of(recording: Recording) -> Floats | None:
-    """Return the probability of the probed answer at the last look at each sample; None if a chain was not probed."""
-    if "looks" in recording.missing:
+    """Return the probability of the probed answer at the last probe of each sample; None if a chain was not probed."""
+    if "probes" in recording.missing:
         return None
     found = [
-        [looks.probes[-1].confidence if looks.probes else None for looks in question.looks or ()]
+        [chain.probes[-1].confidence if chain.probes else None for chain in question.probes or ()]
         for question in recording.questions
     ]
     if any(value is None for row in found for value in row):

@@ -14,57 +14,46 @@ from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.chain.probing import ProbeSchedule
 from scaffolding_ext.controllers.chain.stopping.base import StoppingRule
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.evaluation.logs.samples import Ints, Looks, Recording
+from scaffolding_ext.evaluation.logs.samples import ChainProbes, Recording
 from scaffolding_ext.evaluation.tune.costs import Asked, EndedSamples, Price, costs_of, shortness, whole_samples
 from scaffolding_ext.registry import probe_schedules, stopping_rules
 
 _UNASKED = {name: Probe._field_defaults[name] for name in ("answer", "answer_class", "hedged", "response")}
 _CUTS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1)  # lengths to try, as shares of the mean chain
-_STRIDE = 4  # of a sparse schedule, in looks
-_LEAST_LOOKS = 16  # of the longest chain, to try a sparse schedule
+_STRIDE = 4  # of a sparse schedule, in probes
+_LEAST_PROBES = 16  # of the longest chain, to try a sparse schedule
 
 
-class _Ask(NamedTuple):
-    """A request on a prefix of a chain: tokens before its suffix, of its suffix, and decoded ones."""
-
-    num_before: int
-    num_suffix: int
-    num_decoded: int
-
-
-class _SeenLook(NamedTuple):
-    """A look, with the requests of a chain that ends there.
+class _Chain(NamedTuple):
+    """A recorded chain.
 
     Attributes:
-        position: Its tokens; if gaps are uneven, its index from 1.
-        unasked: The look of a rule that does not probe for the answer.
+        probes: Its probes; `answer_class` is that of its natural end.
+        unasked: The probes as a rule sees them that does not ask for the answer.
+        places: Index of each probe by its position: the tokens before it, or its number from 1 if gaps are uneven.
+        spacing: Tokens between two positions if gaps are uneven; otherwise None.
     """
 
-    number: int
-    position: int
-    probe: Probe
-    unasked: Probe
-    answer: _Ask
-    forced: _Ask
-
-
-class _LookedAt(NamedTuple):
-    """A recorded chain: its looks, oldest first, and its natural end. `spacing` is None if positions are in tokens."""
-
-    looks: Sequence[_SeenLook]
-    by_position: Mapping[int, _SeenLook]
-    spacing: int | None
-    length: int
+    probes: ChainProbes
     answer_class: int
-    forced: Ints
+    unasked: Sequence[Probe]
+    places: Mapping[int, int]
+    spacing: int | None
 
 
 class ChainEnd(NamedTuple):
-    """End of a chain: the last look (None: it ran to its end), its answer, and its requests."""
+    """End of a chain.
 
-    look: int | None
+    Attributes:
+        place: Index of the probe at which it ends; None if it ran to its end.
+        asked: Indices of the probes that were asked for the answer.
+        forced: Index of the probe at which its thinking was closed and its answer forced, if it was.
+    """
+
+    place: int | None
     answer_class: int
-    asks: Sequence[_Ask]
+    asked: Sequence[int] = ()
+    forced: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -77,16 +66,15 @@ class Whole:
     def __str__(self) -> str:
         return "ask how sure each answer is" if self.is_asked else ""
 
-    def end(self, chain: _LookedAt) -> ChainEnd:
-        asked = [look.answer for look in chain.looks[-1:]] if self.is_asked else []
-        return ChainEnd(None, chain.answer_class, asked)
+    def end(self, chain: _Chain) -> ChainEnd:
+        return ChainEnd(None, chain.answer_class, list(chain.places.values())[-1:] if self.is_asked else [])
 
 
 @dataclass(frozen=True)
 class Cut:
     """Every chain is cut after `num_tokens` and asked for its answer; a shorter one ends by itself.
 
-    The last look before the cut stands for it.
+    The last probe before the cut stands for it.
     """
 
     num_tokens: int
@@ -95,16 +83,17 @@ class Cut:
     def __str__(self) -> str:
         return f"cut thinking after {self.num_tokens:,} tokens"
 
-    def end(self, chain: _LookedAt) -> ChainEnd:
-        before = [look for look in chain.looks if look.probe.prefix.num_tokens <= self.num_tokens]
-        if chain.length <= self.num_tokens or not before:
-            return ChainEnd(None, chain.answer_class, [])
-        return ChainEnd(before[-1].number, int(chain.forced[before[-1].number]), [before[-1].forced])
+    def end(self, chain: _Chain) -> ChainEnd:
+        probes = chain.probes.probes
+        before = [place for place in chain.places.values() if probes[place].prefix.num_tokens <= self.num_tokens]
+        if chain.probes.length <= self.num_tokens or not before:
+            return ChainEnd(None, chain.answer_class)
+        return ChainEnd(before[-1], int(chain.probes.forced[before[-1]]), forced=before[-1:])
 
 
 @dataclass(frozen=True, eq=False)
 class Stopped:
-    """Every chain is stopped by a rule that looks at it on a schedule, both as `{type, args}`."""
+    """Every chain is stopped by a rule that is asked on a schedule, both as `{type, args}`."""
 
     rule: Mapping[str, Any]
     schedule: Mapping[str, Any]
@@ -116,48 +105,47 @@ class Stopped:
         return rule
 
     @cached_property
-    def looking(self) -> ProbeSchedule:
+    def probing(self) -> ProbeSchedule:
         schedule: ProbeSchedule = probe_schedules.build(self.schedule)
         return schedule
 
     def __str__(self) -> str:
-        schedule = self.looking
+        schedule = self.probing
         gap = f"every {schedule.chunk_size:,} tokens" if schedule.growth == 1 else "at growing gaps"
         first = f", first after {schedule.first_probe:,}" if schedule.first_probe != schedule.chunk_size else ""
-        return f"end thinking when {self.built.words}, looking {gap}{first}"
+        return f"end thinking when {self.built.words}, probing {gap}{first}"
 
-    def end(self, chain: _LookedAt) -> ChainEnd:
-        rule, needs = self.built, self.built.needs
-        asks: list[_Ask] = []
+    def end(self, chain: _Chain) -> ChainEnd:
+        rule, asks = self.built, self.built.needs.answer
+        asked: list[int] = []
         seen: list[Probe] = []
-        for look in self._scheduled(chain):
-            if needs.answer:
-                asks.append(look.answer)
-            seen.append(look.probe if needs.answer else look.unasked)
+        for place in self._scheduled(chain):
+            if asks:
+                asked.append(place)
+            seen.append(chain.probes.probes[place] if asks else chain.unasked[place])
             stop = rule.stop(seen)
             if stop is None:
                 continue
             left_with = stop.left_with(seen)
             if left_with is not None:
-                return ChainEnd(look.number, left_with.answer_class, asks)
-            return ChainEnd(look.number, int(chain.forced[look.number]), [*asks, look.forced])
-        return ChainEnd(None, chain.answer_class, asks)
+                return ChainEnd(place, left_with.answer_class, asked)
+            return ChainEnd(place, int(chain.probes.forced[place]), asked, [place])
+        return ChainEnd(None, chain.answer_class, asked)
 
-    def _scheduled(self, chain: _LookedAt) -> Iterator[_SeenLook]:
-        last = chain.looks[-1].position if chain.looks else 0
+    def _scheduled(self, chain: _Chain) -> Iterator[int]:
+        last = max(chain.places, default=0)
         for position in itertools.takewhile(lambda position: position <= last, self._positions(chain.spacing)):
-            look = chain.by_position.get(position)
-            if look is None:
+            if position not in chain.places:
                 raise ConfigError(
                     f"probes after {position} tokens, but nothing was recorded there; the recorded probes are at "
-                    f"{', '.join(map(str, list(chain.by_position)[:3]))} and so on",
+                    f"{', '.join(map(str, list(chain.places)[:3]))} and so on",
                     "schedule",
                 )
-            yield look
+            yield chain.places[position]
 
     def _positions(self, spacing: int | None) -> Iterator[int]:
         """Yield the schedule's positions in tokens; with a spacing, the nearest recorded ones, each once."""
-        positions = itertools.accumulate(self.looking.gaps())
+        positions = itertools.accumulate(self.probing.gaps())
         if spacing is None:
             return positions
         return (place for place, _ in itertools.groupby(max(1, round(each / spacing)) for each in positions))
@@ -173,38 +161,35 @@ class RecordedChains:
         self._recording = recording
         gaps = _gaps(recording)
         self._spacing = None if len(set(gaps)) <= 1 else round(float(np.median(gaps)))
-        self._has_probabilities = _has_probabilities(recording)
+        self._has_probabilities = all(
+            probe.answer_logprobs is not None for chain in _chains_of(recording) for probe in chain.probes
+        )
         self._chains = [
-            [self._chain(looks, number) for looks, number in zip(each.looks or (), each.classes.tolist(), strict=False)]
+            [self._chain(own, number) for own, number in zip(each.probes or (), each.classes.tolist(), strict=False)]
             for each in recording.questions
         ]
 
-    def _chain(self, looks: Looks, answer_class: int) -> _LookedAt:
-        seen: list[_SeenLook] = []
-        for number, probe in enumerate(looks.probes):
-            num_tokens = probe.prefix.num_tokens
-            if num_tokens:
-                before = looks.num_prompt_tokens + num_tokens
-                position = num_tokens if self._spacing is None else len(seen) + 1
-                answer = _Ask(before, looks.num_probe_suffix, int(looks.num_answer_tokens[number]))
-                forced = _Ask(before, looks.num_close_suffix, int(looks.num_forced_tokens[number]))
-                seen.append(_SeenLook(number, position, probe, probe._replace(**_UNASKED), answer, forced))
-        by_position = {look.position: look for look in seen}
-        return _LookedAt(seen, by_position, self._spacing, looks.length, answer_class, looks.forced)
+    def _chain(self, probes: ChainProbes, answer_class: int) -> _Chain:
+        places: dict[int, int] = {}
+        for place, probe in enumerate(probes.probes):
+            if num_tokens := probe.prefix.num_tokens:
+                places[num_tokens if self._spacing is None else len(places) + 1] = place
+        unasked = [probe._replace(**_UNASKED) for probe in probes.probes]
+        return _Chain(probes, answer_class, unasked, places, self._spacing)
 
     def ended(self, ending: Ending, price: Price | None = None) -> EndedSamples:
         """Return the samples as if their chains had ended in this way.
 
-        Tokens that a chain writes while a look that ends it is pending are not counted, because they depend on the
+        Tokens that a chain writes while a probe that ends it is pending are not counted, because they depend on the
         engine.
 
         Raises:
-            ConfigError: The recording has no looks, or they lack what the ending needs.
+            ConfigError: The recording has no probes, or they lack what the ending needs.
         """
         recording = self._recording
         if ending == Whole():
             return whole_samples(recording, price)
-        if "looks" in recording.missing:
+        if "probes" in recording.missing:
             raise ConfigError(
                 f"is {str(ending)!r}, but the log has no probes of chains: record some (eval --epochs 8 --probe_every "
                 "64), or use whole chains",
@@ -217,15 +202,17 @@ class RecordedChains:
         classes, tokens = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
         asked, probabilities = Asked(*np.zeros((2, *shape))), np.zeros(shape)
         for number, question in enumerate(recording.questions):
-            assert question.looks is not None
-            for index, (looks, chain) in enumerate(zip(question.looks, self._chains[number], strict=True)):
-                at, end = (number, index), ending.end(chain)
-                probe = looks.probes[-1 if end.look is None else end.look] if looks.probes else None
-                written = int(question.tokens[index]) if end.look is None or probe is None else probe.prefix.num_tokens
+            for index, chain in enumerate(self._chains[number]):
+                at, end, own = (number, index), ending.end(chain), chain.probes
+                asks, forced = list(end.asked), list(end.forced)
+                probe = own.probes[-1 if end.place is None else end.place] if own.probes else None
+                written = int(question.tokens[index]) if end.place is None or probe is None else probe.prefix.num_tokens
+                decoded = own.num_answer_tokens[asks].sum() + own.num_forced_tokens[forced].sum()
                 classes[at] = end.answer_class
-                tokens[at] = written + sum(ask.num_decoded for ask in end.asks)
-                asked.suffixes[at] = sum(ask.num_suffix for ask in end.asks)
-                asked.prefixes[at] = sum(ask.num_before for ask in end.asks)
+                tokens[at] = written + int(decoded)
+                asked.suffixes[at] = len(asks) * own.num_probe_suffix + len(forced) * own.num_close_suffix
+                before = (own.probes[place].prefix.num_tokens for place in (*asks, *forced))
+                asked.prefixes[at] = sum(own.num_prompt_tokens + each for each in before)
                 probabilities[at] = (probe.confidence or 0.0) if probe is not None else 0.0
         targets = np.array([each.target for each in recording.questions])
         weights = {"shortness": shortness(tokens)}
@@ -241,20 +228,16 @@ class RecordedChains:
         )
 
 
-def _has_probabilities(recording: Recording) -> bool:
-    return all(probe.answer_logprobs is not None for looks in _looks_of(recording) for probe in looks.probes)
-
-
-def _looks_of(recording: Recording) -> Iterator[Looks]:
-    return (looks for question in recording.questions for looks in question.looks or ())
+def _chains_of(recording: Recording) -> Iterator[ChainProbes]:
+    return (chain for question in recording.questions for chain in question.probes or ())
 
 
 def missing_for(recording: Recording, ending: Ending) -> str | None:
-    """Return the first requirement of an ending that the looks lack, if any."""
+    """Return the first requirement of an ending that the probes lack, if any."""
     if not isinstance(ending, Stopped):
         return None
     needs = ending.built.needs
-    probe = next((looks.probes[0] for looks in _looks_of(recording) if looks.probes), None)
+    probe = next((chain.probes[0] for chain in _chains_of(recording) if chain.probes), None)
     if probe is None:
         return None
     lacks = {
@@ -276,13 +259,13 @@ class TriedEndings(NamedTuple):
 
 def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
     """Return cuts, and every stopping rule on every schedule that can be played, by name."""
-    if "looks" in recording.missing:
+    if "probes" in recording.missing:
         return {}
     gaps = _gaps(recording)
-    mean = float(np.mean([looks.length for looks in _looks_of(recording)]))
+    mean = float(np.mean([chain.length for chain in _chains_of(recording)]))
     cuts = dict.fromkeys(Cut(_rounded(share * mean, gaps)) for share in _CUTS)
     lists = {"cut": TriedEndings(list(cuts))}
-    most = max(len(looks.probes) for looks in _looks_of(recording))
+    most = max(len(chain.probes) for chain in _chains_of(recording))
     spacing = round(float(np.median(gaps)))
     for number, (schedule_name, schedule) in enumerate(_schedules(spacing, mean, most).items()):
         for name in stopping_rules.names():
@@ -297,25 +280,25 @@ def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
     return lists
 
 
-def _schedules(spacing: int, mean_length: float, most_looks: int) -> dict[str, dict[str, Any]]:
-    """Return the schedules to try, by name, the plain one first; they use only recorded looks."""
+def _schedules(spacing: int, mean_length: float, most_probes: int) -> dict[str, dict[str, Any]]:
+    """Return the schedules to try, by name, the plain one first; they use only recorded probes."""
     late = spacing * max(2, round(mean_length / 2 / spacing))
     schedules: dict[str, dict[str, Any]] = {
-        f"a look every {spacing:,}": {"type": "ProbeSchedule", "args": {"chunk_size": spacing}},
+        f"a probe every {spacing:,}": {"type": "ProbeSchedule", "args": {"chunk_size": spacing}},
         f"from {late:,} on": {"type": "ProbeSchedule", "args": {"chunk_size": spacing, "first_probe": late}},
         "at doubled gaps": {"type": "ProbeSchedule", "args": {"chunk_size": spacing, "growth": 2.0}},
     }
-    if most_looks >= _LEAST_LOOKS:
+    if most_probes >= _LEAST_PROBES:
         sparse = spacing * _STRIDE
-        schedules[f"a look every {sparse:,}"] = {"type": "ProbeSchedule", "args": {"chunk_size": sparse}}
+        schedules[f"a probe every {sparse:,}"] = {"type": "ProbeSchedule", "args": {"chunk_size": sparse}}
     return schedules
 
 
 def _gaps(recording: Recording) -> list[int]:
     return [
         gap
-        for looks in _looks_of(recording)
-        for gap in np.diff([0, *(each.prefix.num_tokens for each in looks.probes if each.prefix.num_tokens)]).tolist()
+        for chain in _chains_of(recording)
+        for gap in np.diff([0, *(each.prefix.num_tokens for each in chain.probes if each.prefix.num_tokens)]).tolist()
     ]
 
 

@@ -91,7 +91,7 @@ class Replay:
         self.try_numbers()
         if self.recording.num_samples > 1:
             self._add(DEFAULT, self.default)
-        for weight in sorted(self.votes.samples.weights.keys() - {ASKED}):  # a look at the end costs tokens
+        for weight in sorted(self.votes.samples.weights.keys() - {ASKED}):  # a probe at the end costs tokens
             for number in numbers_to_try(self.recording.num_samples):
                 if number > 1:
                     self._add(f"votes by {weight}", Setting(Whole(), number, weight=weight, complexity_rank=11))

@@ -49,7 +49,7 @@ _UNTRIED = {
     "seconds": "seconds",
     "logprobs": "log-probabilities",
     "rewards": "rewards",
-    "looks": "probes of chains",
+    "probes": "probes of chains",
 }
 
 

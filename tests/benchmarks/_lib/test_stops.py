@@ -44,8 +44,8 @@ def test_a_rule_of_one_setting_is_that_setting() -> None:
     )
     found = judge(recording, [stop], fixed_cuts(recording), np.random.default_rng(2)).ended
     for index, question in enumerate(recording.questions):
-        looks = (question.looks or ())[0]
-        answers = [probe.answer_class for probe in looks.probes]
+        chain = (question.probes or ())[0]
+        answers = [probe.answer_class for probe in chain.probes]
         first = next((place for place in range(1, 10) if answers[place] == answers[place - 1]), None)
         left_with = int(question.classes[0]) if first is None else answers[first]
         assert found.right[index] == float(left_with == question.target)

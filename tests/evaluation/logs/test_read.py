@@ -86,7 +86,7 @@ def test_labels_of_the_log_stand_where_it_has_some(tmp_path: Path) -> None:
 def test_without_tokens_samples_are_counted_and_the_columns_are_named(tmp_path: Path) -> None:
     recording = read(tmp_path / "log.jsonl", [{"id": "a", "target": "1", "samples": [sample("1"), sample("2")]}])
     assert recording.questions[0].tokens.tolist() == [1, 1]
-    assert recording.missing == {"tokens", "seconds", "logprobs", "rewards", "looks"}
+    assert recording.missing == {"tokens", "seconds", "logprobs", "rewards", "probes"}
 
 
 def test_every_column_of_a_plain_row_is_read(tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_a_chain_a_line_is_a_sample_of_its_question(tmp_path: Path) -> None:
     question = recording.questions[0]
     assert (question.run, question.num_samples, question.tokens.tolist()) == ("s", 2, [60, 60])
     assert question.correct.tolist() == [True, False]
-    assert question.looks is not None
-    first = question.looks[0]
+    assert question.probes is not None
+    first = question.probes[0]
     assert [probe.prefix.num_tokens for probe in first.probes] == [0, 50]
     assert [probe.confidence for probe in first.probes] == pytest.approx([0.25, 0.9])
     assert [probe.answer_class == question.target for probe in first.probes] == [False, True]
@@ -140,8 +140,8 @@ def test_looks_of_samples_share_their_classes(tmp_path: Path) -> None:
     looks = [{"position": 8, "answer": "2.0", "probability": 0.5, "hedged": True, "forced": "1", "answer_tokens": 3}]
     row = {"id": "a", "target": "2", "samples": [sample("2", output_tokens=9, probes=looks)]}
     question = read(tmp_path / "log.jsonl", [row]).questions[0]
-    assert question.looks is not None
-    look = question.looks[0]
+    assert question.probes is not None
+    look = question.probes[0]
     assert look.probes[0].answer_class == question.classes[0] == question.target
     assert look.probes[0].hedged
     assert look.forced[0] != question.target

@@ -49,19 +49,19 @@ def test_chains_of_a_vote_are_recorded_with_their_looks(tmp_path: Path) -> None:
         "type": "MajorityVoteController",
         "args": {"default_sample_num": 8, "generation_controller": native(**CHAIN)},
     }
-    recorded_in(recording_stack(stack(vote, epochs=2), look_every=40), tmp_path / "store")
+    recorded_in(recording_stack(stack(vote, epochs=2), probe_every=40), tmp_path / "store")
     recording = read_recording([tmp_path / "store"])
     assert (len(recording.questions), recording.num_samples) == (2, 2)
     assert recording.model == "tinylm/target"
     records = {(each.id, each.epoch): each for each in read_records(tmp_path / "store" / "samples.jsonl")}
     for question in recording.questions:
-        assert question.looks is not None
-        for number, looks in enumerate(question.looks):
-            positions = [probe.prefix.num_tokens for probe in looks.probes]
+        assert question.probes is not None
+        for number, chain in enumerate(question.probes):
+            positions = [probe.prefix.num_tokens for probe in chain.probes]
             assert positions == [40 * (each + 1) for each in range(len(positions))]
-            assert all(probe.confidence is not None for probe in looks.probes)
+            assert all(probe.confidence is not None for probe in chain.probes)
             record = records[question.id, number]
-            asked = int(looks.num_answer_tokens.sum() + looks.num_forced_tokens.sum())
+            asked = int(chain.num_answer_tokens.sum() + chain.num_forced_tokens.sum())
             assert question.tokens[number] == record.ledger["total"]["decoded"] - asked
             assert question.correct[number] == record.correct
 
@@ -69,22 +69,22 @@ def test_chains_of_a_vote_are_recorded_with_their_looks(tmp_path: Path) -> None:
 def test_a_recording_goes_on_where_it_was_left(tmp_path: Path) -> None:
     store = tmp_path / "store"
     controller = native(**CHAIN)
-    recorded_in(recording_stack(stack(controller), look_every=0), store)
+    recorded_in(recording_stack(stack(controller), probe_every=0), store)
     (store / "samples.jsonl").write_text((store / "samples.jsonl").read_text().splitlines()[0] + "\n")
     first = (store / "samples.jsonl").read_text()
-    recorded_in(recording_stack(stack(controller), look_every=0), store)
+    recorded_in(recording_stack(stack(controller), probe_every=0), store)
     assert (store / "samples.jsonl").read_text().startswith(first)
     recording = read_recording([store])
     assert (len(recording.questions), recording.num_samples) == (2, 1)
-    assert "looks" in recording.missing
+    assert "probes" in recording.missing
 
 
 def test_a_chain_that_stops_is_recorded_whole_without_its_rule() -> None:
     config = load_config("configs:dynasor_cot").for_run()
-    looked_at = recording_stack(config, 16)
-    assert looked_at.controller.type == "RecordChainController"
-    assert looked_at.controller.args["spacing"] == 16
-    assert "rule" not in looked_at.controller.args["generation_controller"]["args"]
+    probed = recording_stack(config, 16)
+    assert probed.controller.type == "RecordChainController"
+    assert probed.controller.args["spacing"] == 16
+    assert "rule" not in probed.controller.args["generation_controller"]["args"]
     args = config.controller.args
     whole = recording_stack(config, 0).controller
     sampling = {**args["sampling_params"], "max_tokens": args["max_tokens"]}

@@ -26,7 +26,7 @@ def recording(
                 correct=classes == 0,
                 target=0,
                 tokens=tokens,
-                missing=frozenset({"seconds", "logprobs", "rewards", "looks"}),
+                missing=frozenset({"seconds", "logprobs", "rewards", "probes"}),
             )
         )
     return Recording(questions, ["here"], "sha256:0")

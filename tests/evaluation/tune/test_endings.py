@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.chain.probe import AnswerProbe, Probe
 from scaffolding_ext.controllers.chain.probing import ProbeSchedule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.logs.samples import Looks, RecordedQuestion, Recording
+from scaffolding_ext.evaluation.logs.samples import ChainProbes, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.record_chain import RecordChainController
 from scaffolding_ext.evaluation.run.records import record_writer
@@ -116,7 +116,7 @@ def test_a_cut_is_asked_for_its_answer(recording: Recording) -> None:
     np.testing.assert_array_equal(whole.costs["decoded"], RecordedChains(recording).ended(Whole()).costs["decoded"])
 
 
-def looked_at(answers: list[str | None], *, confidences: list[float] | None = None, gap: int = 40) -> Looks:
+def probed(answers: list[str | None], *, confidences: list[float] | None = None, gap: int = 40) -> ChainProbes:
     probes = [
         Probe(
             Prefix(gap * (index + 1), "", None),
@@ -127,7 +127,7 @@ def looked_at(answers: list[str | None], *, confidences: list[float] | None = No
         for index, answer in enumerate(answers)
     ]
     number = len(probes)
-    return Looks(
+    return ChainProbes(
         probes,
         forced=np.full(number, 5),
         num_answer_tokens=np.full(number, 3),
@@ -139,7 +139,7 @@ def looked_at(answers: list[str | None], *, confidences: list[float] | None = No
     )
 
 
-def recorded(*chains: Looks, num_questions: int = 1) -> Recording:
+def recorded(*chains: ChainProbes, num_questions: int = 1) -> Recording:
     own = RecordedQuestion(
         id="q",
         run="",
@@ -148,18 +148,18 @@ def recorded(*chains: Looks, num_questions: int = 1) -> Recording:
         correct=np.ones(len(chains), dtype=bool),
         target=7,
         tokens=np.full(len(chains), 204),
-        looks=list(chains),
+        probes=list(chains),
         missing=frozenset({"seconds", "logprobs", "rewards"}),
     )
     return Recording([own] * num_questions, ["here"], "sha256:0")
 
 
-def test_costs_of_looks_by_hand() -> None:
-    ended = RecordedChains(recorded(looked_at(["1", "7", "7", "7"]))).ended(
+def test_costs_of_probes_by_hand() -> None:
+    ended = RecordedChains(recorded(probed(["1", "7", "7", "7"]))).ended(
         Stopped(rule("consecutive", threshold=2), schedule(chunk_size=40)),
         Price(1.0, 0.1, 2.0),
     )
-    decoded = 120 + 3 * 3  # the third look ends it
+    decoded = 120 + 3 * 3  # the third probe ends it
     before = [50 + 40, 50 + 80, 50 + 120]
     assert ended.correct.tolist() == [[True]]
     assert ended.costs["decoded"].tolist() == [[decoded]]
@@ -168,7 +168,7 @@ def test_costs_of_looks_by_hand() -> None:
 
 
 def test_costs_of_whole_chains_read_the_question_by_hand() -> None:
-    ended = RecordedChains(recorded(looked_at(["1", "7"]))).ended(Whole(), Price(1.0, 0.1, 2.0))
+    ended = RecordedChains(recorded(probed(["1", "7"]))).ended(Whole(), Price(1.0, 0.1, 2.0))
     assert {name: cost.tolist() for name, cost in ended.costs.items()} == {
         "decoded": [[204]],
         "critical": [[204]],
@@ -179,23 +179,23 @@ def test_costs_of_whole_chains_read_the_question_by_hand() -> None:
 
 
 def test_the_answer_at_the_stop_weighs_as_much_as_it_is_probable() -> None:
-    ended = RecordedChains(recorded(looked_at(["1", "7"], confidences=[0.3, 0.8]))).ended(
+    ended = RecordedChains(recorded(probed(["1", "7"], confidences=[0.3, 0.8]))).ended(
         Stopped(rule("confidence", threshold=0.7), schedule(chunk_size=40)),
     )
     assert ended.weights["answer_probability"].tolist() == [[pytest.approx(0.8)]]
-    cut = RecordedChains(recorded(looked_at(["1", "7"], confidences=[0.3, 0.8]))).ended(Cut(40))
+    cut = RecordedChains(recorded(probed(["1", "7"], confidences=[0.3, 0.8]))).ended(Cut(40))
     assert cut.weights["answer_probability"].tolist() == [[pytest.approx(0.3)]]
     assert cut.classes.tolist() == [[5]]  # what it answers when its thinking is closed
     assert cut.tokens.tolist() == [[40 + 2]]
 
 
-def test_what_the_looks_lack_is_refused_and_not_tried() -> None:
-    found = recorded(looked_at(["1", "7"]))
+def test_what_the_probes_lack_is_refused_and_not_tried() -> None:
+    found = recorded(probed(["1", "7"]))
     with pytest.raises(ConfigError, match="needs log-probabilities of answers, but the recorded probes have none"):
         RecordedChains(found).ended(Stopped(rule("confidence"), schedule(chunk_size=40)))
     with pytest.raises(ConfigError, match="probes after 30 tokens, but nothing was recorded there"):
         RecordedChains(found).ended(Stopped(rule("consecutive"), schedule(chunk_size=30)))
-    without = dataclasses.replace(found.questions[0], looks=None, missing=frozenset({"looks"}))
+    without = dataclasses.replace(found.questions[0], probes=None, missing=frozenset({"probes"}))
     with pytest.raises(ConfigError, match="the log has no probes of chains"):
         RecordedChains(Recording([without], ["here"], "sha256:0")).ended(Cut(40))
     tried = endings_to_try(found)
@@ -203,10 +203,10 @@ def test_what_the_looks_lack_is_refused_and_not_tried() -> None:
     assert not any(name.startswith("sure") for name in tried)
 
 
-def test_looks_at_uneven_gaps_are_taken_one_by_one() -> None:
-    looks = looked_at(["7", "7"], gap=33)
-    uneven = looks._replace(probes=[looks.probes[0], looks.probes[1]._replace(prefix=Prefix(90, "", None))])
-    stop = endings_to_try(recorded(uneven))["equal answers, a look every 45"].endings[-1]
+def test_probes_at_uneven_gaps_are_taken_one_by_one() -> None:
+    chain = probed(["7", "7"], gap=33)
+    uneven = chain._replace(probes=[chain.probes[0], chain.probes[1]._replace(prefix=Prefix(90, "", None))])
+    stop = endings_to_try(recorded(uneven))["equal answers, a probe every 45"].endings[-1]
     ended = RecordedChains(recorded(uneven)).ended(stop)
     assert ended.costs["decoded"].tolist() == [[90 + 2 * 3]]
 
@@ -214,27 +214,27 @@ def test_looks_at_uneven_gaps_are_taken_one_by_one() -> None:
 def test_every_rule_is_tried_on_every_schedule(recording: Recording) -> None:
     tried = endings_to_try(recording)
     schedules = {name.removeprefix("equal answers, ") for name in tried if name.startswith("equal answers, ")}
-    assert {"a look every 10", "at doubled gaps"} < schedules
+    assert {"a probe every 10", "at doubled gaps"} < schedules
     assert any(name.startswith("from ") for name in schedules)
     nested = {name: found.is_nested for name, found in tried.items() if name.startswith("settled answers")}
-    assert [name for name, is_nested in nested.items() if not is_nested] == ["settled answers, a look every 10"]
+    assert [name for name, is_nested in nested.items() if not is_nested] == ["settled answers, a probe every 10"]
     chains = RecordedChains(recording)
     for found in tried.values():
         for ending in found.endings:
             assert chains.ended(ending).classes.shape == (len(CHAINS), 1)
 
 
-def test_uneven_looks_are_found_by_their_place_on_any_schedule() -> None:
-    looks = looked_at(["1", "2", "7", "7"])
+def test_uneven_probes_are_found_by_their_place_on_any_schedule() -> None:
+    chain = probed(["1", "2", "7", "7"])
     at = [Prefix(num_tokens, "", None) for num_tokens in (30, 75, 110, 160)]
     uneven = recorded(
-        looks._replace(probes=[each._replace(prefix=own) for each, own in zip(looks.probes, at, strict=True)])
+        chain._replace(probes=[each._replace(prefix=own) for each, own in zip(chain.probes, at, strict=True)])
     )
     chains = RecordedChains(uneven)
     late = Stopped(rule("consecutive", threshold=1), schedule(chunk_size=40, first_probe=120))
     doubled = Stopped(rule("consecutive", threshold=2), schedule(chunk_size=40, growth=2.0))
-    assert chains.ended(late).tokens.tolist() == [[110 + 3]]  # the third look
-    assert chains.ended(doubled).tokens.tolist() == [[204 + 3 * 3]]  # looks 1, 2 and 4 never agree
+    assert chains.ended(late).tokens.tolist() == [[110 + 3]]  # the third probe
+    assert chains.ended(doubled).tokens.tolist() == [[204 + 3 * 3]]  # probes 1, 2 and 4 never agree
 
 
 def test_the_joint_space_holds_cuts_stops_numbers_and_weights() -> None:
@@ -246,11 +246,11 @@ def test_the_joint_space_holds_cuts_stops_numbers_and_weights() -> None:
         for _ in range(4):
             sure = rng.random() < 0.7
             answer = "7" if sure else str(rng.integers(1, 4))
-            chains.append(looked_at([answer] * 4, confidences=[0.95 if sure else 0.3] * 4))
+            chains.append(probed([answer] * 4, confidences=[0.95 if sure else 0.3] * 4))
         own = recorded(*chains).questions[0]
-        looks = [each._replace(forced=np.array([each.probes[0].answer_class] * 4)) for each in chains]
+        probes = [each._replace(forced=np.array([each.probes[0].answer_class] * 4)) for each in chains]
         classes = np.array([each.probes[0].answer_class for each in chains])
-        questions.append(dataclasses.replace(own, id=str(number), looks=looks, classes=classes, correct=classes == 7))
+        questions.append(dataclasses.replace(own, id=str(number), probes=probes, classes=classes, correct=classes == 7))
     trial = Replay(Recording(questions, ["here"], "sha256:0"))
     trial.try_all()
     kinds = {type(own[0].ending) for own in trial.lists.values()}

@@ -172,7 +172,7 @@ def test_a_vote_at_once_of_short_right_chains_takes_less_of_both_and_comes_back_
 
 
 def test_without_tokens_there_is_no_time() -> None:
-    missing = frozenset({"tokens", "seconds", "logprobs", "rewards", "looks"})
+    missing = frozenset({"tokens", "seconds", "logprobs", "rewards", "probes"})
     questions = [dataclasses.replace(each, missing=missing) for each in recording(20, 8).questions]
     plays = Replay(Recording(questions, ["here"], "sha256:0"))
     plays.try_all()

@@ -32,7 +32,7 @@ LOOKS = {"type": "ProbeSchedule", "args": {"chunk_size": 500, "first_probe": 200
         ),
         (
             Setting(Stopped({"type": "consecutive"}, LOOKS), 4),
-            "ask 4 times and vote; end thinking when 3 answers in a row are equal, looking every 500 tokens, first "
+            "ask 4 times and vote; end thinking when 3 answers in a row are equal, probing every 500 tokens, first "
             "after 2,000",
         ),
     ],
