@@ -24,7 +24,7 @@ _STRIDE = 4  # of a sparse schedule, in probes
 _LEAST_PROBES = 16  # of the longest chain, to try a sparse schedule
 
 
-class _Chain(NamedTuple):
+class _ProbedChain(NamedTuple):
     """A recorded chain.
 
     Attributes:
@@ -66,7 +66,7 @@ class Whole:
     def __str__(self) -> str:
         return "ask how sure each answer is" if self.is_asked else ""
 
-    def end(self, chain: _Chain) -> ChainEnd:
+    def end(self, chain: _ProbedChain) -> ChainEnd:
         return ChainEnd(None, chain.answer_class, list(chain.places.values())[-1:] if self.is_asked else [])
 
 
@@ -83,7 +83,7 @@ class Cut:
     def __str__(self) -> str:
         return f"cut thinking after {self.num_tokens:,} tokens"
 
-    def end(self, chain: _Chain) -> ChainEnd:
+    def end(self, chain: _ProbedChain) -> ChainEnd:
         probes = chain.probes.probes
         before = [place for place in chain.places.values() if probes[place].prefix.num_tokens <= self.num_tokens]
         if chain.probes.length <= self.num_tokens or not before:
@@ -115,7 +115,7 @@ class Stopped:
         first = f", first after {schedule.first_probe:,}" if schedule.first_probe != schedule.chunk_size else ""
         return f"end thinking when {self.built.words}, probing {gap}{first}"
 
-    def end(self, chain: _Chain) -> ChainEnd:
+    def end(self, chain: _ProbedChain) -> ChainEnd:
         rule, asks = self.built, self.built.needs.answer
         asked: list[int] = []
         seen: list[Probe] = []
@@ -132,7 +132,7 @@ class Stopped:
             return ChainEnd(place, int(chain.probes.forced[place]), asked, [place])
         return ChainEnd(None, chain.answer_class, asked)
 
-    def _scheduled(self, chain: _Chain) -> Iterator[int]:
+    def _scheduled(self, chain: _ProbedChain) -> Iterator[int]:
         last = max(chain.places, default=0)
         for position in itertools.takewhile(lambda position: position <= last, self._positions(chain.spacing)):
             if position not in chain.places:
@@ -169,13 +169,13 @@ class RecordedChains:
             for each in recording.questions
         ]
 
-    def _chain(self, probes: ChainProbes, answer_class: int) -> _Chain:
+    def _chain(self, probes: ChainProbes, answer_class: int) -> _ProbedChain:
         places: dict[int, int] = {}
         for place, probe in enumerate(probes.probes):
             if num_tokens := probe.prefix.num_tokens:
                 places[num_tokens if self._spacing is None else len(places) + 1] = place
         unasked = [probe._replace(**_UNASKED) for probe in probes.probes]
-        return _Chain(probes, answer_class, unasked, places, self._spacing)
+        return _ProbedChain(probes, answer_class, unasked, places, self._spacing)
 
     def ended(self, ending: Ending, price: Price | None = None) -> EndedSamples:
         """Return the samples as if their chains had ended in this way.
