@@ -114,9 +114,8 @@ class LeaderChange(SequentialRule):
     Weights of votes count in units of their mean: each further sample is expected to weigh as much.
 
     The defaults were the cheapest setting that lost at most 0.2 points on each of four recordings
-    (`benchmarks/studies/real.py`). Played again they lose 0.24 and 0.26 on two of them, with
-    intervals that hold 0.2. On MedQA, which had no part in the choice,
-    they lose 3.6 points: halve `miss` to be careful.
+    (`benchmarks/studies/real.py`). Played again they lose 0.24 and 0.26 on two of them, with intervals that hold 0.2.
+    On MedQA, which had no part in the choice, they lose 3.6 points: halve `miss` to be careful.
 
     Args:
         miss: That probability, in [0, 1); at 0 the rule is curtailment.
