@@ -1,5 +1,6 @@
 # make demo    the main job on the embedded models: plain chains, cuts, DynasorCoT and votes, side by side
-# make test    the test suite; one thread an operation, since several are slower wherever other work shares the cores
+# make test    the test suite; one thread an operation, since several are slower wherever other work shares the cores,
+#              and with compiled modules, since many tests start a Python
 # make check   format, lint, types, tests, and the pages beside the kept results: what CI runs
 # make oldest  on Python 3.10 (OLDEST), without torch: every module imports, and rooms that need no torch are tested
 # make docs    the site, in build/site; a link that leads nowhere is an error
@@ -34,7 +35,7 @@ demo: $(VENV)/.installed
 	time $(BIN)/python -m benchmarks.studies.demo --num_problems 120
 
 test: $(VENV)/.installed
-	time OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
+	time PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff format --check $(SOURCES)

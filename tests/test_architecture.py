@@ -7,6 +7,7 @@ import graphlib
 import pkgutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import scaffolding_ext
@@ -89,7 +90,9 @@ def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
         yield from run_time_nodes(node)
 
 
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
 def imported(nodes: Iterable[ast.AST]) -> set[str]:
@@ -104,8 +107,17 @@ def imported(nodes: Iterable[ast.AST]) -> set[str]:
     return {module.removeprefix(f"{PACKAGE}.") for module in names if module.startswith(f"{PACKAGE}.")}
 
 
-GRAPH = {name: imported(run_time_nodes(tree)) for name, tree in TREES.items()}
-GRAPH_WITH_TYPES = {name: imported(ast.walk(tree)) for name, tree in TREES.items()}
+@cache
+def graph() -> dict[str, set[str]]:
+    """The modules that each module imports when it runs."""
+    return {name: imported(run_time_nodes(tree)) for name, tree in trees().items()}
+
+
+@cache
+def graph_with_types() -> dict[str, set[str]]:
+    return {name: imported(ast.walk(tree)) for name, tree in trees().items()}
+
+
 FOLDERS = sorted({""} | {name.rsplit(".", depth)[0] for name in MODULES for depth in range(1, name.count(".") + 1)})
 
 
@@ -119,10 +131,10 @@ def room_of(module: str) -> str:
 
 
 def test_no_arrow_points_upward() -> None:
-    assert {"controllers.base", "workers.huggingface.worker", "configs", "stats.intervals"} <= GRAPH.keys()
+    assert {"controllers.base", "workers.huggingface.worker", "configs", "stats.intervals"} <= graph().keys()
     upward = [
         f"{name} -> {other}"
-        for name, others in GRAPH.items()
+        for name, others in graph().items()
         for other in others
         if room_of(other) != room_of(name) and LAYER_OF[room_of(other)] >= LAYER_OF[room_of(name)]
     ]
@@ -133,12 +145,12 @@ def test_no_arrow_points_upward_inside_a_folder() -> None:
     upward = []
     for folder, floors in INNER_LAYERS.items():
         floor = {room: number for number, rooms in enumerate(floors) for room in rooms}
-        inside = {name: name.split(".")[1] for name in GRAPH if name.startswith(f"{folder}.")}
+        inside = {name: name.split(".")[1] for name in graph() if name.startswith(f"{folder}.")}
         assert set(inside.values()) == floor.keys(), "say in INNER_LAYERS on which floor each room stands"
         upward += [
             f"{name} -> {other}"
             for name, room in inside.items()
-            for other in GRAPH[name]
+            for other in graph()[name]
             if other in inside and inside[other] != room and floor[inside[other]] >= floor[room]
         ]
     assert not upward
@@ -147,21 +159,21 @@ def test_no_arrow_points_upward_inside_a_folder() -> None:
 def rooms_of(folder: str) -> dict[str, set[str]]:
     """The rooms of a folder, each with those that it imports: a room is a folder in it, or a module that lies loose."""
     start = f"{folder}." if folder else ""
-    graph: dict[str, set[str]] = defaultdict(set)
-    for name, others in GRAPH.items():
+    between: dict[str, set[str]] = defaultdict(set)
+    for name, others in graph().items():
         if name.startswith(start):
             room = name.removeprefix(start).partition(".")[0]
             inside = {other.removeprefix(start).partition(".")[0] for other in others if other.startswith(start)}
-            graph[room] |= inside - {room}
-    return graph
+            between[room] |= inside - {room}
+    return between
 
 
 def test_there_is_no_circle_of_rooms_nor_of_modules_by_their_types() -> None:
     assert "base" in rooms_of("controllers")["chain"]
     circles = []
-    for graph in (*map(rooms_of, FOLDERS), GRAPH_WITH_TYPES):
+    for each in (*map(rooms_of, FOLDERS), graph_with_types()):
         try:
-            graphlib.TopologicalSorter(graph).prepare()
+            graphlib.TopologicalSorter(each).prepare()
         except graphlib.CycleError as error:
             circles.append(error.args[1])
     assert not circles
@@ -176,22 +188,22 @@ def top_level_classes(tree: ast.Module) -> Iterator[str]:
 
 def test_no_two_classes_and_no_two_modules_have_one_name() -> None:
     """Modules of algorithms, engines and commands excepted."""
-    classes = Counter(name for tree in TREES.values() for name in top_level_classes(tree))
+    classes = Counter(name for tree in trees().values() for name in top_level_classes(tree))
     ours = [name for name in MODULES if not name.startswith(("controllers.", "workers.", "cli.")) and "." in name]
     named = Counter(name.rpartition(".")[2] for name in ours)
     assert not [name for times in (classes, named) for name, number in times.items() if number > 1]
 
 
 def test_few_modules_lie_loose() -> None:
-    loose = [name for name in GRAPH if "." not in name and not MODULES[name].name.startswith("__")]
+    loose = [name for name in graph() if "." not in name and not MODULES[name].name.startswith("__")]
     assert len(loose) <= MOST_LOOSE_MODULES, f"{loose} lie at the top of the package: each belongs into a room"
 
 
 def test_only_what_serves_others_schedules() -> None:
-    schedule = {name for name, others in GRAPH.items() if any(other.startswith("scheduling") for other in others)}
+    schedule = {name for name, others in graph().items() if any(other.startswith("scheduling") for other in others)}
     assert not [name for name in schedule if not name.startswith(MAY_SCHEDULE)]
 
 
 def test_every_folder_is_explained() -> None:
-    folders = {name.partition(".")[0] for name in GRAPH if "." in name}
+    folders = {name.partition(".")[0] for name in graph() if "." in name}
     assert not [folder for folder in folders if f"`{folder}/`" not in PAGE], "docs/architecture.md lacks these"
