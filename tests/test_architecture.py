@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import graphlib
-import pkgutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-import scaffolding_ext
+from tests.test_imports import MODULES
 
 PACKAGE = "scaffolding_ext"
 ROOT = Path(__file__).parents[1]
@@ -62,20 +61,6 @@ INNER_LAYERS = {
 MOST_LOOSE_MODULES = 8
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 MAY_SCHEDULE = ("host", "workers.budgeted", "workers.huggingface", "scheduling", "serving")
-
-
-def modules() -> dict[str, Path]:
-    """File of every Python module by its name within the package; the folders beside it are reached by its symlinks."""
-    found = {"__init__": Path(str(scaffolding_ext.__file__))}
-    for module in pkgutil.walk_packages([str(ROOT / PACKAGE)], f"{PACKAGE}."):
-        spec = module.module_finder.find_spec(module.name, None)
-        assert spec is not None
-        if str(spec.origin).endswith(".py"):  # the C kernel is none
-            found[module.name.removeprefix(f"{PACKAGE}.")] = Path(str(spec.origin))
-    return found
-
-
-MODULES = modules()
 
 
 def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
