@@ -1,4 +1,4 @@
-"""Chains that are decoded an interval at a time: Parallel-Probe, and the controller that AutoTTS's search found."""
+"""Chains that are decoded an interval at a time, by the controller that AutoTTS's search found."""
 
 from __future__ import annotations
 
@@ -66,33 +66,6 @@ class Branch:
         self.num_steps += 1
         self.num_tokens += num_tokens
         return num_tokens
-
-
-def parallel_probe(chains: Sequence[Chain], *, stable: int = 40, patience: int = 7, warm_up: int = 15) -> Played:
-    """All chains advance together; one that keeps disagreeing with the majority is dropped.
-
-    Args:
-        stable: Rounds without a change of the majority that end the vote.
-        patience: Rounds of disagreement that drop a chain, counted after `warm_up` rounds.
-
-    Reference: Zheng et al., Parallel-Probe (arXiv:2602.03845); the settings are AutoTTS's.
-    """
-    branches = [Branch(chain) for chain in chains]
-    path = max(branch.step() for branch in branches)
-    leader, num_stable, round_number = None, 0, 0
-    while True:
-        path += max((branch.step() for branch in branches if branch.is_active), default=0)
-        new_leader = _majority(branches)
-        if round_number >= warm_up:
-            _count_against(branches, new_leader)
-            for branch in branches:
-                branch.is_dropped |= branch.is_active and branch.against >= patience
-            new_leader = _majority(branches)
-        num_stable = num_stable + 1 if new_leader == leader else 0
-        leader = new_leader
-        if num_stable >= stable or not any(branch.is_active for branch in branches):
-            return Played(leader, sum(branch.num_tokens for branch in branches), path)
-        round_number += 1
 
 
 def confidence_momentum(chains: Sequence[Chain], *, beta: float = 0.5) -> Played:

@@ -2,13 +2,13 @@
 
     python -m benchmarks.studies.autotts --chains qwen3_chains.jsonl.gz --json
 
-Protocol of the paper (Zheng et al., arXiv:2605.08083): 30 questions of AIME24, AIME25 and HMMT25 each, 128 chains a
-question of four models; 64 of them, 100 shuffles; an answer is right if it is the target's text, and "no answer" counts
-as an answer. AIME24 chooses settings, AIME25 and HMMT25 judge. Probes cost nothing there, so they cost nothing here.
+Protocol of the paper (Zheng et al., arXiv:2605.08083): 30 questions of AIME25 and of HMMT25, 128 chains a question of
+four models; 64 of them, 100 shuffles; an answer is right if it is the target's text, and "no answer" counts as an
+answer. Probes cost nothing there, so they cost nothing here.
 
 A chain's time is its number of tokens, as if all chains of a vote were written at one speed: a round waits for its
-longest chain. *Rolling* votes are those of `tune`'s replay. *Chains*: one chain that ends after k equal answers in a
-row, asked every 500 tokens as DynasorCoT asks, beside the cut that decodes as much.
+longest chain. Votes are those of `tune`'s replay. *Chains*: one chain that ends after k equal answers in a row, asked
+every 500 tokens as DynasorCoT asks, beside the cut that decodes as much; of AIME24 too.
 """
 
 from __future__ import annotations
@@ -20,45 +20,41 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, plotted, size, track
 from benchmarks._lib.drawing import Figures, below, coloured, drawing, of, point
-from benchmarks._lib.interval_controllers import INTERVAL, Chain, Played, confidence_momentum, parallel_probe
+from benchmarks._lib.interval_controllers import INTERVAL, Chain, Played, confidence_momentum
 from benchmarks._lib.report import Report
+from benchmarks._lib.stops import Ended, right_of_as_many
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling, EarlyStoppingWindow
-from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, SequentialRule, Votes
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
-from scaffolding_ext.controllers.vote.allocation.leader_change import MISSES, LeaderChange
+from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.value_of_vote import ValueOfVote
 from scaffolding_ext.controllers.vote.draws import Order
-from scaffolding_ext.controllers.vote.voting import vote
-from scaffolding_ext.evaluation.tune.rolling import schedule
+from scaffolding_ext.evaluation.logs.samples import Bools, Floats, RecordedQuestion, Recording
+from scaffolding_ext.evaluation.tune.costs import whole_samples
+from scaffolding_ext.evaluation.tune.orders import OrderedVotes
+from scaffolding_ext.evaluation.tune.rolling import ReplayedFlight
+from scaffolding_ext.evaluation.tune.votes import ReplayResult, play
 
-Vote = Sequence[Chain]
-Way = Callable[[Sequence[Vote]], Sequence[Played]]  # plays all shuffles of a question
-Weigh = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
-
-CHOOSES, MODELS = "aime24", ("0.6B", "1.7B", "4B", "8B")
-FULL, DEFAULT, CHOSEN, PLAIN = "all chains", "ours, default", "ours, chosen on AIME24", "plain vote of as many tokens"
+CHOOSES, MODELS, LARGE = "aime24", ("0.6B", "1.7B", "4B", "8B"), ("4B", "8B")
+TITLE = "AIME25 and HMMT25"
+FULL, DEFAULT, SHORTNESS, PLAIN = "all chains", "ours, default", "ours by length", "plain vote of as many tokens"
 CMC, CMC_CHEAPER = "CMC, beta .5", "CMC, beta .3"
-AC_IN_LEAPS = "Adaptive-Consistency .85 in leaps"
+AC, AC_IN_LEAPS = "Adaptive-Consistency .95", "Adaptive-Consistency .85 in leaps"
+ITS_HUB = "Adaptive-Consistency .95, all at once (its_hub's Beta)"
 AT_ONCE = {number: f"ours, {number} of {number} at once" for number in (20, 24)}
-VALUE = "value of a vote, chosen on AIME24"
-VALUE_WIDTHS, VALUE_PRICES = (12, 16, 20, 22, 24, 28), (0.01, 0.02, 0.03, 0.05, 0.1)
-MOST_TOKENS, LONGEST = 0.25, 0.5  # on AIME24, shares of all chains at once, for what `VALUE` may take
-BY_LENGTH, SHORTNESS = "ours by length, chosen on AIME24", "ours by length, default"
-MISSES_BY_LENGTH = (0.1, 0.2, 0.3)
+VALUE, VALUE_OF_VOTE, VALUE_WIDTH = "value of a vote, 22 of 22 at once", ValueOfVote(price=0.02), 22
 WIDTHS = (4, 8, 16)
 AGREEING = (2, 3, 5, 8, 10, 20)  # equal answers in a row that end a chain
-MOST_LOST = 0.003  # on AIME24, by what is chosen there
 PLOTTED = (
-    *(FULL, DEFAULT, AC_IN_LEAPS, "Adaptive-Consistency .95 in leaps", "Parallel-Probe", "first 8 to finish"),
+    *(FULL, DEFAULT, AC_IN_LEAPS, "Adaptive-Consistency .95 in leaps", "first 8 to finish"),
     *(CMC, CMC_CHEAPER, "ours, 4 in flight by tokens", "ours, 16 in flight by tokens", *AT_ONCE.values(), VALUE),
 )
 BARS = (
@@ -66,8 +62,8 @@ BARS = (
     (DEFAULT, "points", ">=", -0.5),
     ("ours, 16 in flight by tokens", "tokens, share of all", "<=", 0.38),
     ("ours, 16 in flight by tokens", "longest path, share of all", "<=", 0.85),
-    *((name, "points over CMC", ">=", 0.0) for name in (BY_LENGTH, SHORTNESS)),
-    *((name, "tokens, share of all", "<=", 0.28) for name in (BY_LENGTH, SHORTNESS)),
+    (SHORTNESS, "points over CMC", ">=", 0.0),
+    (SHORTNESS, "tokens, share of all", "<=", 0.28),
     (AT_ONCE[20], "tokens, share of all", "<=", 0.245),
     (AT_ONCE[20], "longest path, share of all", "<=", 0.48),
     (VALUE, "tokens, share of all", "<=", 0.255),
@@ -103,7 +99,7 @@ class Asked(NamedTuple):
     task: str
     question: str
     target: int
-    chains: Vote
+    chains: Sequence[Chain]
     no_answer: int = -1
 
 
@@ -143,198 +139,143 @@ def simulated(num_questions: int, rng: np.random.Generator, num_chains: int = 12
                 yield Asked(model, task, f"{task} {number}", 0, chains)
 
 
-def each(play: Callable[[Vote], Played]) -> Way:
-    """Play the shuffles one by one."""
-    return lambda votes: [play(chains) for chains in votes]
+class Row(NamedTuple):
+    """Means over the shuffles of each question, shape [num_questions]."""
+
+    right: Floats
+    tokens: Floats
+    path: Floats
+
+    @classmethod
+    def of(cls, played: ReplayResult) -> Row:
+        return cls(played.right, played.costs["decoded"], played.costs["critical"])
 
 
-def in_rounds(rule: AllocationRule, weigh: Weigh | None = None) -> Way:
-    """Play votes as `MajorityVoteController` does: the rule says how many more to draw, and a round waits for all."""
-    num_more = functools.lru_cache(1 << 16)(lambda classes, most: rule.num_more(Votes(classes, most)))
+class Shuffled:
+    """The votes of all questions in the paper's shuffles, the same for each question.
 
-    def play(chains: Vote) -> Played:
-        classes, num_drawn, path = _renumbered([chain.answer for chain in chains]), 0, 0
-        lengths = np.array([chain.num_tokens for chain in chains], dtype=float)
-        weights: list[float] | None = None
-        while num_drawn < len(chains):
-            if weigh is None:
-                more = num_more(classes[:num_drawn], len(chains))
-            else:
-                weights = weigh(lengths[:num_drawn]).tolist() if num_drawn else []
-                more = rule.num_more(Votes(classes[:num_drawn], len(chains), weights=weights))
-            if not more:
-                break
-            path += int(lengths[num_drawn : num_drawn + more].max())
-            num_drawn += more
-        answers = [chain.answer for chain in chains[:num_drawn]]
-        weights = None if weigh is None else weigh(lengths[:num_drawn]).tolist()
-        return Played(vote(answers, weights), int(lengths[:num_drawn].sum()), path)
-
-    return each(play)
-
-
-def rolling(rule: SequentialRule, in_flight: int, order: Order) -> Way:
-    """Play votes that roll, on the schedule of `tune`'s replay; the rule is asked at each sample that counts."""
-    sequential = dataclasses.replace(rule, leap=0.0)
-    reads_lengths = "lengths" in rule.inputs
-
-    @functools.lru_cache(1 << 16)
-    def goes_on(classes: tuple[int, ...], most: int, lengths: tuple[int, ...] = (), running: int = 0) -> int:
-        return sequential.num_more(Votes(classes, most, lengths=lengths, running_tokens=running))
-
-    def play(votes: Sequence[Vote]) -> list[Played]:
-        lengths = np.array([[chain.num_tokens for chain in chains] for chains in votes], dtype=float)
-        flight, found = schedule(lengths, in_flight, order), []
-        for row, chains in enumerate(votes):
-            counted = [chains[number] for number in flight.order[row].tolist()]
-            answers, most = [chain.answer for chain in counted], len(chains)
-            classes, num = _renumbered(answers), 0
-            written = np.zeros(most)
-            while num < most:
-                num += 1
-                path = flight.counts[row, num - 1]
-                written = np.clip(path - flight.began[row], 0, lengths[row, flight.order[row]])
-                read: tuple[Any, ...] = ()
-                if reads_lengths:
-                    own = tuple(chain.num_tokens for chain in counted[:num])
-                    left = written[num:].sum() if order == "tokens" else max(own) * min(in_flight, most - num)
-                    read = own, int(left)
-                if not goes_on(classes[:num], most, *read):
-                    break
-            found.append(Played(vote(answers[:num]), int(written.sum()), int(path)))
-        return found
-
-    return play
-
-
-def at_once(rule: SequentialRule, num_chains: int, order: Order = "tokens") -> Way:
-    """Play votes of the first chains, which all begin at once."""
-    way = rolling(rule, num_chains, order)
-    return lambda votes: way([chains[:num_chains] for chains in votes])
-
-
-def inverse(lengths: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The weight `shortness` of the package."""
-    weights: npt.NDArray[np.float64] = 1 / lengths
-    return weights
-
-
-def inverse_square(lengths: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Inverse squares, capped at four times the mean of the vote's."""
-    weights = lengths**-2
-    capped: npt.NDArray[np.float64] = np.minimum(weights, 4 * weights.mean())
-    return capped
-
-
-WEIGHTS: Mapping[str, Weigh] = {"1 / length": inverse, "1 / length squared, capped": inverse_square}
-
-
-def first_to_finish(num_first: int) -> Way:
-    """Start all chains, and vote once so many have ended; the others are stopped there."""
-
-    def play(chains: Vote) -> Played:
-        ended = sorted(chains, key=lambda chain: chain.num_tokens)[:num_first]
-        path = ended[-1].num_tokens
-        tokens = sum(min(chain.num_tokens, path) for chain in chains)
-        return Played(vote([chain.answer for chain in ended]), tokens, path)
-
-    return each(play)
-
-
-def _shuffled(num_chains: int, seed: int) -> list[int]:
-    """Return an order of chains by the paper's generator, so that seed 0 repeats its table."""
-    order = list(range(num_chains))
-    random.Random(seed).shuffle(order)
-    return order
-
-
-def _renumbered(classes: Sequence[int]) -> tuple[int, ...]:
-    """Number classes by their first appearance, so that equal votes are equal."""
-    known: dict[int, int] = {}
-    return tuple(known.setdefault(number, len(known)) for number in classes)
-
-
-class Replay:
-    """Ways to answer, each played on the same shuffles of every question.
-
-    Attributes:
-        right: Share of the shuffles whose answer is right, by way, shape [num_questions].
+    Args:
+        num_chains: Chains of a vote, the first of a shuffle.
+        seed: 0 repeats the paper's table, by its generator.
     """
 
     def __init__(self, asked: Sequence[Asked], num_chains: int, num_shuffles: int, seed: int) -> None:
-        self.asked = asked
-        self._orders = [_shuffled(len(asked[0].chains), seed + number)[:num_chains] for number in range(num_shuffles)]
-        self.right: dict[str, npt.NDArray[np.float64]] = {}
-        self.tokens: dict[str, npt.NDArray[np.float64]] = {}
-        self.path: dict[str, npt.NDArray[np.float64]] = {}
+        self.asked, self.num_chains = asked, num_chains
+        orders = [list(range(len(asked[0].chains))) for _ in range(num_shuffles)]
+        for number, order in enumerate(orders):
+            random.Random(seed + number).shuffle(order)
+        self._orders = [order[:num_chains] for order in orders]
+        samples = whole_samples(Recording(list(map(recorded, asked)), ["AutoTTS"], ""))
+        shape = num_shuffles, len(asked), num_chains
+        self.votes = OrderedVotes(samples, np.broadcast_to(np.array(self._orders)[:, None], shape))
+        self._full_right = self.votes.right[:, -1].astype(float)
 
-    def play(self, name: str, way: Way, where: npt.NDArray[np.bool_] | None = None) -> None:
-        """Play a way on all questions, or on those of a mask."""
-        found = np.full((len(self.asked), 3), np.nan)
-        for number, asked in enumerate(track(self.asked, name)):
-            if where is not None and not where[number]:
-                continue
-            played = way([[asked.chains[index] for index in order] for order in self._orders])
-            found[number] = np.mean([(one.answer == asked.target, one.num_tokens, one.path) for one in played], axis=0)
-        self.right[name], self.tokens[name], self.path[name] = found.T
+    def in_rounds(self, rule: AllocationRule, weight: str | None = None) -> Row:
+        """Votes that draw as many chains at once as the rule says."""
+        votes = dataclasses.replace(self.votes, weight=weight) if weight else self.votes
+        return Row.of(play(votes, rule, self.num_chains, self._full_right))
 
-    def of(self, *, models: Sequence[str] = MODELS, tasks: Sequence[str] | None = None) -> npt.NDArray[np.bool_]:
-        """Return the mask of questions of these models and tasks; None takes all tasks."""
-        return np.array([each.model in models and (tasks is None or each.task in tasks) for each in self.asked])
+    def in_flight(
+        self, rule: AllocationRule, in_flight: int, order: Order = "tokens", num_chains: int | None = None
+    ) -> Row:
+        """Votes of which so many chains always run; the rule is asked at each that counts."""
+        flight = ReplayedFlight(self.votes, num_chains or self.num_chains, in_flight, order)
+        return Row.of(flight.play(flight.sizes(rule), self._full_right))
 
-    def lost(self, name: str, where: npt.NDArray[np.bool_]) -> float:
-        return float((self.right[FULL] - self.right[name])[where].mean())
+    def at_once(self, rule: AllocationRule, num_chains: int) -> Row:
+        """Votes of few chains, which all begin at once."""
+        return self.in_flight(rule, num_chains, num_chains=num_chains)
 
+    def first_to_finish(self, num_first: int) -> Row:
+        """Votes of the chains that end first; all begin at once, and the others are stopped there."""
+        flight = ReplayedFlight(self.votes, self.num_chains, self.num_chains, "tokens")
+        return Row.of(flight.play(np.full(len(self._full_right), num_first), self._full_right))
 
-def choose(plays: Replay, where: npt.NDArray[np.bool_]) -> LeaderChange:
-    """The cheapest `LeaderChange` that loses at most 0.3 points on the questions that choose."""
-    rules = [LeaderChange(miss=miss, leap=leap) for miss in MISSES for leap in (1.0, 2.0)]
-    for rule in rules:
-        plays.play(str(rule), in_rounds(rule), where)
-    kept = [rule for rule in rules if plays.lost(str(rule), where) <= MOST_LOST]
-    return min(kept or rules[:1], key=lambda rule: plays.tokens[str(rule)][where].sum())
+    def by(self, controller: Callable[[Sequence[Chain]], Played]) -> Row:
+        """What a controller makes of each shuffle."""
+        found = []
+        for asked in track(self.asked, "controller of intervals"):
+            played = [controller([asked.chains[index] for index in order]) for order in self._orders]
+            found.append(np.mean([(one.answer == asked.target, one.num_tokens, one.path) for one in played], axis=0))
+        return Row(*np.array(found).T)
 
-
-def choose_by_length(plays: Replay) -> tuple[LeaderChange, str]:
-    """The rule and the weight with most right answers at no more tokens than CMC."""
-    rules = [LeaderChange(miss=miss) for miss in MISSES_BY_LENGTH]
-    tried = {f"{rule} {name}": (rule, name) for rule in rules for name in WEIGHTS}
-    for title, (rule, name) in tried.items():
-        plays.play(title, in_rounds(rule, WEIGHTS[name]))
-    most = plays.tokens[CMC].sum()
-    kept = [title for title in tried if plays.tokens[title].sum() <= most] or list(tried)
-    return tried[max(kept, key=lambda title: plays.right[title].sum())]
-
-
-def choose_value(plays: Replay, where: npt.NDArray[np.bool_]) -> tuple[ValueOfVote, int]:
-    """The price and the number of chains at once with most right answers in the tokens and the time allowed."""
-    tried = {f"{price} of {num}": (ValueOfVote(price=price), num) for num in VALUE_WIDTHS for price in VALUE_PRICES}
-    kept = []
-    for title, (rule, num) in tried.items():
-        plays.play(title, at_once(rule, num), where)
-        tokens, path = (values[title][where].sum() / values[FULL][where].sum() for values in (plays.tokens, plays.path))
-        kept += [title] * bool(tokens <= MOST_TOKENS and path <= LONGEST)
-    return tried[max(kept or tried, key=lambda title: plays.right[title][where].sum())]
+    def plain(self, tokens: float) -> Row:
+        """The plain votes whose tokens a question come nearest to so many."""
+        rows = [self.in_rounds(Even(num_samples=number)) for number in range(1, self.num_chains + 1)]
+        return min(rows, key=lambda each: abs(float(each.tokens.mean()) - tokens))
 
 
-class EndedChain(NamedTuple):
-    """Means over the chains of each question that end in one way, shape [num_questions]."""
+def recorded(asked: Asked) -> RecordedQuestion:
+    """The chains of a question as samples of a vote; no answer is a class of its own."""
+    classes = np.array([chain.answer for chain in asked.chains])
+    tokens = np.array([chain.num_tokens for chain in asked.chains])
+    return RecordedQuestion(
+        asked.question,
+        asked.model,
+        asked.task,
+        classes,
+        classes == asked.target,
+        asked.target,
+        tokens,
+        missing=frozenset({"seconds", "logprobs", "rewards", "looks"}),
+    )
 
-    right: npt.NDArray[np.float64]
-    tokens: npt.NDArray[np.float64]
 
-    def mixed(self, other: EndedChain, share: float) -> EndedChain:
-        """Take the other way with a probability of `share`."""
-        return EndedChain(*((1 - share) * mine + share * own for mine, own in zip(self, other, strict=True)))
+def ways(plays: Shuffled) -> dict[str, Row]:
+    """Every way to answer, on the same shuffles."""
+    found = {
+        FULL: plays.in_rounds(Even(num_samples=plays.num_chains)),
+        "one chain": plays.in_rounds(Even(num_samples=1)),
+        AC: plays.in_rounds(BetaConsistency(confidence=0.95, min_samples=2)),
+        AC_IN_LEAPS: plays.in_rounds(BetaConsistency(confidence=0.85, leap=1.0)),
+        "Adaptive-Consistency .95 in leaps": plays.in_rounds(BetaConsistency(confidence=0.95, leap=1.0)),
+        ITS_HUB: plays.in_flight(BetaConsistency(confidence=0.95, min_samples=2), plays.num_chains),
+        "early-stopping windows of 8": plays.in_rounds(EarlyStoppingWindow(window=8)),
+        "doubling until .75 agree (its_hub)": plays.in_rounds(AgreementDoubling()),
+        "first 8 to finish": plays.first_to_finish(8),
+        CMC_CHEAPER: plays.by(functools.partial(confidence_momentum, beta=0.3)),
+        CMC: plays.by(functools.partial(confidence_momentum, beta=0.5)),
+        DEFAULT: plays.in_rounds(LeaderChange()),
+        SHORTNESS: plays.in_rounds(LeaderChange(), "shortness"),
+        **{f"ours, {width} in flight by tokens": plays.in_flight(LeaderChange(), width) for width in WIDTHS},
+        f"ours, {WIDTHS[-1]} in flight by index": plays.in_flight(LeaderChange(), WIDTHS[-1], "index"),
+        **{name: plays.at_once(LeaderChange(), number) for number, name in AT_ONCE.items()},
+        VALUE: plays.at_once(VALUE_OF_VOTE, VALUE_WIDTH),
+    }
+    return found | {PLAIN: plays.plain(float(found[DEFAULT].tokens.mean()))}
 
 
-def ended(asked: Sequence[Asked], end: Callable[[Chain, int], tuple[int, int]]) -> EndedChain:
+class Judged:
+    """Rows on some of the questions; a question is resampled with all models that were asked it."""
+
+    def __init__(self, report: Report, title: str, plays: Shuffled, rows: Mapping[str, Row], where: Bools) -> None:
+        self._report, self._title, self._rows, self._where = report, title, rows, where
+        self._questions = [each.question for each, chosen in zip(plays.asked, where, strict=True) if chosen]
+
+    def add(self, name: str) -> None:
+        """Add right answers, and what the vote of all chains has more."""
+        report, said = self._report, f"{self._title}: {name}"
+        ours, full = (Row(*(column[self._where] for column in self._rows[each])) for each in (name, FULL))
+        report.difference(f"{said}: right", ours.right, questions=self._questions, scale=100)
+        if name != FULL:
+            report.difference(f"{said}: points", ours.right, full.right, self._questions, scale=100)
+            report.ratio(f"{said}: tokens, share of all", ours.tokens, full.tokens, self._questions)
+            report.ratio(f"{said}: longest path, share of all", ours.path, full.path, self._questions)
+
+    def over(self, name: str, other: str, said: str) -> float:
+        """Add the points of one way over another; return the lower end."""
+        ours, theirs = (self._rows[each].right[self._where] for each in (name, other))
+        said = f"{self._title}: {name}: points over {said}"
+        return self._report.difference(said, ours, theirs, self._questions, scale=100).low
+
+
+def ended(asked: Sequence[Asked], end: Callable[[Chain, int], tuple[int, int]]) -> Ended:
     """End every chain; `end` takes the chain and the class of no answer, and returns its answer and its tokens."""
     found = []
     for question in asked:
         ends = [end(chain, question.no_answer) for chain in question.chains]
         found.append(np.mean([(answer == question.target, tokens) for answer, tokens in ends], axis=0))
-    return EndedChain(*np.array(found).T)
+    return Ended(*np.array(found).T)
 
 
 def agreeing(num_equal: int) -> Callable[[Chain, int], tuple[int, int]]:
@@ -368,71 +309,51 @@ def add_chains(report: Report, title: str, asked: Sequence[Asked]) -> None:
     whole = ended(asked, lambda chain, no_answer: (chain.answer, chain.num_tokens))
     most = max(len(chain.probes) for each in asked for chain in each.chains)
     cuts = [ended(asked, cut(number)) for number in range(1, most + 2)]
-    totals = np.array([each.tokens.sum() for each in cuts])
     report.difference(f"{title}: whole chain: right", whole.right, questions=questions, scale=100)
     for num_equal in AGREEING:
-        stopped = ended(asked, agreeing(num_equal))
-        place = int(np.clip(np.searchsorted(totals, stopped.tokens.sum()), 1, len(cuts) - 1))
-        step = totals[place] - totals[place - 1]
-        share = float(np.clip((stopped.tokens.sum() - totals[place - 1]) / step, 0, 1)) if step else 0.0
-        as_much, name = cuts[place - 1].mixed(cuts[place], share), f"{title}: {num_equal} equal answers"
+        stopped, name = ended(asked, agreeing(num_equal)), f"{title}: {num_equal} equal answers"
+        of_a_cut = right_of_as_many(cuts, float(stopped.decoded.mean()))
         report.difference(f"{name}: right", stopped.right, questions=questions, scale=100)
-        report.ratio(f"{name}: tokens, share of the whole chain", stopped.tokens, whole.tokens, questions)
+        report.ratio(f"{name}: tokens, share of the whole chain", stopped.decoded, whole.decoded, questions)
         report.difference(f"{name}: points", stopped.right, whole.right, questions, scale=100)
-        report.difference(
-            f"{name}: points over a cut of as many tokens", stopped.right, as_much.right, questions, scale=100
-        )
+        report.difference(f"{name}: points over a cut of as many tokens", stopped.right, of_a_cut, questions, scale=100)
 
 
-def add_set(report: Report, title: str, plays: Replay, names: Sequence[str], where: npt.NDArray[np.bool_]) -> None:
-    """Add each way's figures on some questions; a question is resampled with all models that were asked it."""
-    questions = [each.question for each, chosen in zip(plays.asked, where, strict=True) if chosen]
-    full = {key: values[FULL][where] for key, values in vars(plays).items() if key in ("right", "tokens", "path")}
-    for name in names:
-        right, tokens, path = (values[name][where] for values in (plays.right, plays.tokens, plays.path))
-        report.difference(f"{title}: {name}: right", right, questions=questions, scale=100)
-        report.difference(f"{title}: {name}: thousands of tokens", tokens, questions=questions, scale=1e-3)
-        if name != FULL:
-            report.difference(f"{title}: {name}: points", right, full["right"], questions, scale=100)
-            report.ratio(f"{title}: {name}: tokens, share of all", tokens, full["tokens"], questions)
-            report.ratio(f"{title}: {name}: longest path, share of all", path, full["path"], questions)
-
-
-def add_repeated(report: Report, plays: Replay) -> None:
+def add_repeated(report: Report, plays: Shuffled, rows: Mapping[str, Row]) -> None:
     """Hold ways of the paper against its table: the largest gap of its eight cells."""
     for name, cells in PAPER.items():
         points, shares = [], []
         for model, row in cells.items():
             for task, (right, tokens) in zip(("aime25", "hmmt25"), row, strict=True):
-                where = plays.of(models=[model], tasks=[task])
-                points.append(100 * plays.right[name][where].mean() - right)
-                shares.append(plays.tokens[name][where].mean() / (1e3 * tokens) - 1)
+                own = np.array([(each.model, each.task) == (model, task) for each in plays.asked])
+                points.append(100 * rows[name].right[own].mean() - right)
+                shares.append(rows[name].tokens[own].mean() / (1e3 * tokens) - 1)
         report.bar(f"{name}: most points from the paper's cells", np.abs(points).max(), "<=", 0.3)
         report.bar(f"{name}: largest share of tokens from the paper's cells", np.abs(shares).max(), "<=", 0.02)
 
 
-def plot(figures: Figures, title: str, names: Sequence[str], path: Path) -> None:
+def plot(figures: Figures, names: Sequence[str], path: Path) -> None:
     """Tokens against the longest path, both as shares of all chains at once: a dot a way."""
     with drawing(path, figsize=(9, 5)) as (figure, axes):
         for number, name in enumerate(names):
-            tokens = of(figures, f"{title}: {name}: tokens, share of all", 100)
-            longest = of(figures, f"{title}: {name}: longest path, share of all")
-            lost = of(figures, f"{title}: {name}: points")
+            tokens = of(figures, f"{TITLE}: {name}: tokens, share of all", 100)
+            longest = of(figures, f"{TITLE}: {name}: longest path, share of all")
+            lost = of(figures, f"{TITLE}: {name}: points")
             if tokens is not None and longest is not None and lost is not None:
                 said = f"{name} ({lost.value:+.1f} points)"
                 point(axes, tokens, longest, said, is_default=name == DEFAULT, **coloured(number))
         axes.set(xlabel="decoded tokens, % of all chains", ylabel="longest path, all chains at once = 1")
         axes.set_yscale("log")
         axes.set_xlim(0, None)
-        axes.set_title(title)
+        axes.set_title(TITLE)
         below(figure, axes, 2)
 
 
 @benchmark("studies.autotts --chains qwen3_chains.jsonl.gz")
 @click.option("--chains", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Recorded chains.")
-@size("--num_shuffles", 100, quick=4, help="Orders of each question's chains.")
-@size("--num_chains", 64, quick=16, help="Chains of a vote.", least=8)
-@size("--num_simulated", 30, quick=4, help="Questions a set that are simulated without a file.", least=2)
+@size("--num_shuffles", 100, quick=2, help="Orders of each question's chains.")
+@size("--num_chains", 64, quick=24, help="Chains of a vote.", least=24)
+@size("--num_simulated", 30, quick=2, help="Questions a set that are simulated without a file.", least=2)
 @plotted
 def main(
     report: Report,
@@ -444,74 +365,29 @@ def main(
 ) -> None:
     """Votes of recorded Qwen3 chains by the protocol of AutoTTS, beside its peers."""
     asked = list(simulated(num_simulated, report.rng) if path is None else read_chains(path))
-    plays = Replay(asked, num_chains, num_shuffles, report.seed)
-    chooses, judges = plays.of(tasks=[CHOOSES]), plays.of(tasks=["aime25", "hmmt25"])
-    ways: dict[str, Way] = {
-        FULL: in_rounds(Even(num_samples=num_chains)),
-        "one chain": in_rounds(Even(num_samples=1)),
-        "Adaptive-Consistency .95": in_rounds(BetaConsistency(confidence=0.95, min_samples=2)),
-        "Adaptive-Consistency .90": in_rounds(BetaConsistency(confidence=0.9, min_samples=2)),
-        AC_IN_LEAPS: in_rounds(BetaConsistency(confidence=0.85, leap=1.0)),
-        "Adaptive-Consistency .95 in leaps": in_rounds(BetaConsistency(confidence=0.95, leap=1.0)),
-        "Adaptive-Consistency .95, all at once (its_hub's Beta)": rolling(
-            BetaConsistency(confidence=0.95, min_samples=2), num_chains, "tokens"
-        ),
-        "early-stopping windows of 8": in_rounds(EarlyStoppingWindow(window=8)),
-        "doubling until .75 agree (its_hub)": in_rounds(AgreementDoubling()),
-        "first 8 to finish": first_to_finish(8),
-        "Parallel-Probe": each(parallel_probe),
-        CMC_CHEAPER: each(functools.partial(confidence_momentum, beta=0.3)),
-        CMC: each(functools.partial(confidence_momentum, beta=0.5)),
-        DEFAULT: in_rounds(LeaderChange()),
-        SHORTNESS: in_rounds(LeaderChange(), inverse),
-        **{
-            f"ours, {width} in flight by {order}": rolling(LeaderChange(), width, order)
-            for order in ("tokens", "index")
-            for width in WIDTHS
-        },
-        **{name: at_once(LeaderChange(), number) for number, name in AT_ONCE.items()},
-    }
-    for name, way in ways.items():
-        plays.play(name, way)
-    rule = choose(plays, chooses)
-    report.setting["chosen"] = str(rule)
-    plays.play(CHOSEN, in_rounds(rule))
-    few = Replay([each for each in asked if each.task == CHOOSES], num_chains, -(-num_shuffles // 4), report.seed)
-    few.play(CMC, ways[CMC])
-    rule, weight = choose_by_length(few)
-    report.setting["chosen by length"] = f"{rule}, {weight}"
-    plays.play(BY_LENGTH, in_rounds(rule, WEIGHTS[weight]))
-    value, number = choose_value(plays, chooses)
-    report.setting["chosen value"] = f"{value}, {number} at once"
-    plays.play(VALUE, at_once(value, number))
-    share = plays.tokens[DEFAULT][chooses].sum() / plays.tokens[FULL][chooses].sum()
-    plays.play(PLAIN, in_rounds(Even(num_samples=max(1, round(num_chains * share)))))
-    names, title = [*ways, CHOSEN, BY_LENGTH, VALUE, PLAIN], "AIME25 and HMMT25"
-    add_set(report, title, plays, names, judges)
-    add_set(report, "AIME24", plays, names, chooses)
-    add_set(report, f"{title}, 4B and 8B", plays, names, judges & plays.of(models=["4B", "8B"]))
+    plays = Shuffled([each for each in asked if each.task != CHOOSES], num_chains, num_shuffles, report.seed)
+    rows = ways(plays)
+
+    def judged(title: str, models: Sequence[str]) -> Judged:
+        return Judged(report, title, plays, rows, np.array([each.model in models for each in plays.asked]))
+
+    four, large = judged(TITLE, MODELS), judged(f"{TITLE}, 4B and 8B", LARGE)
+    for part in (four, large):
+        for name in rows:
+            part.add(name)
+        part.over(DEFAULT, AC_IN_LEAPS, AC_IN_LEAPS)
     for model in MODELS:
-        add_set(report, f"{title}, {model}", plays, names, judges & plays.of(models=[model]))
-    for models, said in ((MODELS, "one chain"), (("4B", "8B"), "one chain, 4B and 8B")):
-        add_chains(report, said, [each for each, taken in zip(asked, plays.of(models=models), strict=True) if taken])
-    groups = [each.question for each, judged in zip(asked, judges, strict=True) if judged]
-    for name in (BY_LENGTH, SHORTNESS, *AT_ONCE.values(), VALUE):
-        ours, theirs = (plays.right[each][judges] for each in (name, CMC))
-        over = report.difference(f"{title}: {name}: points over CMC", ours, theirs, groups, scale=100)
-        if name == VALUE:
-            report.bar(f"{name}: points over CMC, lower end", over.low, ">=", -1.1)
-    for models in (MODELS, ("4B", "8B")):
-        where = judges & plays.of(models=models)
-        ours, theirs = (plays.right[each][where] for each in (DEFAULT, AC_IN_LEAPS))
-        groups = [each.question for each, judged in zip(asked, where, strict=True) if judged]
-        said = title if models == MODELS else f"{title}, 4B and 8B"
-        report.difference(f"{said}: {DEFAULT}: points over {AC_IN_LEAPS}", ours, theirs, groups, scale=100)
+        for name in (FULL, CMC, DEFAULT):
+            judged(f"{TITLE}, {model}", [model]).add(name)
+    add_chains(report, "one chain, 4B and 8B", [each for each in asked if each.model in LARGE])
+    lows = {name: four.over(name, CMC, "CMC") for name in (SHORTNESS, *AT_ONCE.values(), VALUE)}
+    report.bar(f"{VALUE}: points over CMC, lower end", lows[VALUE], ">=", -1.1)
     if path is not None and num_chains == 64:
-        add_repeated(report, plays)
+        add_repeated(report, plays, rows)
     for name, figure, sign, bar in BARS:
-        report.bar(f"{name}: {figure}", report.figures[f"{title}: {name}: {figure}"]["value"], sign, bar)
+        report.bar(f"{name}: {figure}", report.figures[f"{TITLE}: {name}: {figure}"]["value"], sign, bar)
     if plot_path is not None:
-        plot(report.figures, title, PLOTTED, plot_path)
+        plot(report.figures, PLOTTED, plot_path)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,11 @@
-"""Controllers that decode chains an interval at a time, on chains made by hand."""
+"""A controller that decodes chains an interval at a time, on chains made by hand."""
 
-from benchmarks._lib.interval_controllers import INTERVAL, Chain, Played, confidence_momentum, parallel_probe
+from benchmarks._lib.interval_controllers import INTERVAL, Chain, confidence_momentum
 
 
 def chain(answer: int, num_intervals: int, rest: int = 100) -> Chain:
     """A chain that gives its answer at every probe."""
     return Chain(answer, num_intervals * INTERVAL + rest, (answer,) * num_intervals)
-
-
-def test_parallel_probe_stops_once_the_majority_is_stable() -> None:
-    played = parallel_probe([chain(1, 90)] * 3, stable=4)
-    assert played == Played(1, 3 * 6 * INTERVAL, 6 * INTERVAL)  # the first interval, the first majority, four repeats
-
-
-def test_parallel_probe_drops_what_keeps_disagreeing() -> None:
-    chains = [chain(1, 30), chain(1, 30), chain(2, 30)]
-    played = parallel_probe(chains, stable=100, patience=3, warm_up=2)
-    assert played.answer == 1
-    assert played.path == chains[0].num_tokens
-    assert played.num_tokens == 2 * chains[0].num_tokens + 6 * INTERVAL  # its rounds 2, 3 and 4 disagree
-
-
-def test_parallel_probe_reads_all_where_nothing_settles() -> None:
-    chains = [chain(1, 3), chain(2, 8)]
-    assert parallel_probe(chains) == Played(1, sum(each.num_tokens for each in chains), chains[1].num_tokens)
 
 
 def test_confidence_momentum_opens_no_chain_while_confidence_grows() -> None:

@@ -7,23 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks._lib.interval_controllers import Chain
-from benchmarks.studies.autotts import (
-    WEIGHTS,
-    Replay,
-    agreeing,
-    cut,
-    ended,
-    first_to_finish,
-    in_rounds,
-    rolling,
-    simulated,
-)
+from benchmarks._lib.interval_controllers import Chain, Played
+from benchmarks.studies.autotts import Shuffled, agreeing, cut, ended, simulated
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 
 ASKED = list(simulated(2, np.random.default_rng(0), num_chains=16))
-VOTES = [question.chains for question in ASKED]
+PLAYS = Shuffled(ASKED, 16, 1, 0)
 CHAIN = Chain(3, 2_900, (9, 9, 9, 1, 1))  # 9 is no answer
 
 
@@ -43,45 +33,39 @@ def test_a_cut_takes_the_answer_asked_for_there(num_probes: int, answer: int, nu
 def test_means_of_a_question_are_over_all_of_its_chains() -> None:
     whole = ended(ASKED, lambda chain, no_answer: (chain.answer, chain.num_tokens))
     first = ASKED[0].chains
-    assert whole.tokens[0] == np.mean([chain.num_tokens for chain in first])
+    assert whole.decoded[0] == np.mean([chain.num_tokens for chain in first])
     assert whole.right[0] == np.mean([chain.answer == ASKED[0].target for chain in first])
-    mixed = whole.mixed(ended(ASKED, cut(1)), 0.25)
-    assert mixed.tokens[0] == 0.75 * whole.tokens[0] + 0.25 * 500
-
-
-def test_equal_weights_are_no_weights() -> None:
-    rule = LeaderChange()
-    assert in_rounds(rule, np.ones_like)(VOTES) == in_rounds(rule)(VOTES)
-
-
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_weights_by_length_have_no_unit(name: str) -> None:
-    lengths = np.array([100.0, 200.0, 400.0, 10_000.0])
-    weights, scaled = WEIGHTS[name](lengths), WEIGHTS[name](7 * lengths)
-    np.testing.assert_allclose(weights / weights.sum(), scaled / scaled.sum())
-    assert (np.diff(weights) < 0).all()
 
 
 def test_flights_by_index_answer_as_one_by_one_sampling() -> None:
     rule = LeaderChange()
-    one_by_one = in_rounds(dataclasses.replace(rule, leap=0.0))(VOTES)
-    by_index = rolling(rule, 4, "index")(VOTES)
-    assert [each.answer for each in by_index] == [each.answer for each in one_by_one]
-    assert rolling(rule, 1, "tokens")(VOTES) == one_by_one
-    assert sum(each.path for each in by_index) < sum(each.path for each in one_by_one)
+    one_by_one = PLAYS.in_rounds(dataclasses.replace(rule, leap=0.0))
+    by_index = PLAYS.in_flight(rule, 4, "index")
+    np.testing.assert_array_equal(by_index.right, one_by_one.right)
+    np.testing.assert_array_equal(PLAYS.in_flight(rule, 1), one_by_one)
+    assert by_index.path.sum() < one_by_one.path.sum()
 
 
-def test_a_flight_of_all_samples_takes_as_long_as_the_first_that_settle_it() -> None:
-    every = rolling(LeaderChange(miss=0.0), 16, "tokens")(VOTES)
-    assert all(
-        each.path <= max(chain.num_tokens for chain in chains) for each, chains in zip(every, VOTES, strict=True)
-    )
-    first, whole = first_to_finish(16)(VOTES), in_rounds(Even(num_samples=16))(VOTES)
-    assert [each[1:] for each in first] == [each[1:] for each in whole]
+def test_all_chains_at_once_take_as_long_as_the_longest() -> None:
+    every = PLAYS.in_rounds(Even(num_samples=16))
+    np.testing.assert_array_equal(every.path, [max(chain.num_tokens for chain in each.chains) for each in ASKED])
+    np.testing.assert_array_equal(PLAYS.first_to_finish(16)[1:], every[1:])
+    assert (PLAYS.at_once(LeaderChange(miss=0.0), 16).path <= every.path).all()
 
 
-def test_questions_are_taken_by_model_and_by_task() -> None:
-    plays = Replay(ASKED, 8, 1, 0)
-    assert plays.of().all()
-    assert plays.of(models=["4B"]).sum() == 6
-    assert plays.of(models=["4B"], tasks=["aime24"]).sum() == 2
+def test_the_first_to_finish_are_the_shortest_and_the_others_are_cut_there() -> None:
+    few = PLAYS.first_to_finish(3)
+    for number, each in enumerate(ASKED):
+        lengths = sorted(chain.num_tokens for chain in each.chains)
+        assert few.path[number] == lengths[2]
+        assert few.tokens[number] == sum(min(length, lengths[2]) for length in lengths)
+
+
+def test_a_controller_sees_the_chains_of_the_votes_in_their_order() -> None:
+    first = PLAYS.by(lambda chains: Played(chains[0].answer, chains[0].num_tokens, chains[0].num_tokens))
+    np.testing.assert_array_equal(first, PLAYS.in_rounds(Even(num_samples=1)))
+
+
+def test_the_plain_vote_of_as_many_tokens_is_the_nearest() -> None:
+    five = PLAYS.in_rounds(Even(num_samples=5))
+    np.testing.assert_array_equal(PLAYS.plain(float(five.tokens.mean()) + 1), five)
