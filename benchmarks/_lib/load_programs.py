@@ -64,14 +64,6 @@ def asked_once(rule: AllocationRule) -> NumMore:
     return functools.lru_cache(1 << 18)(lambda classes, most: rule.num_more(Votes(classes, most)))
 
 
-def num_drawn(vote: LabelledVote, num_more: NumMore) -> int:
-    """Return the samples that a rule draws without load."""
-    drawn = 0
-    while more := num_more(tuple(vote.classes[:drawn]), len(vote.classes)):
-        drawn += more
-    return drawn
-
-
 class Ballot(NamedTuple):
     """Answer of a served vote: the samples that voted, and the number of samples drawn."""
 

@@ -1,33 +1,31 @@
 """Stopping, order and deadlines under load: recorded votes at a simulated engine that batches.
 
-    python -m benchmarks.studies.deadlines --data FOLDER --part recordings --json > deadlines_recordings.json
+    python -m benchmarks.studies.deadlines --data FOLDER --json > deadlines.json
 
 Votes arrive by a Poisson process. A vote is due at SLO times what its full vote takes without load, by thirds of the
-questions' lengths. *recordings*: ways to stop on four recordings, first come, first served. *orders*: the same under
-five orders, for votes and for votes mixed with single chains.
+questions' lengths. Ways to stop are played on four recordings, first come, first served; and under four orders on the
+first of them, for votes and for votes mixed with single chains.
 
 A rate is that of the arrivals, divided by the rate at which votes of all samples keep the engine busy. Each seed has
-half of the questions, and its own orders of samples and arrivals, the same for every row. A rule is tuned on the other
-half. Intervals resample seeds and questions.
+half of the questions, and its own orders of samples and arrivals, the same for every row. Intervals resample seeds and
+questions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks._lib.command import benchmark, plotted, size, track
-from benchmarks._lib.drawing import Figures, below, drawing, of, points
+from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.load_programs import (
     RECORDINGS,
     NumMore,
     asked_once,
-    num_drawn,
     read_questions,
     vote_program,
     votes_of,
@@ -48,29 +46,26 @@ from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, Policy, Sho
 
 Floats = npt.NDArray[np.float64]
 SLOS = (1.5, 2.0, 3.0, 5.0)
-CLAIMED = (1.5, 2.0, 3.0)
+SLO = 3.0  # of the orders
 RATES = (0.2, 0.35, 0.5, 0.65, 0.8, 1.1, 1.5, 2.0, 3.0)
 SHOWN = 0.8  # rate at which times and right answers are told
-BUSY = 1.5  # rate at which votes that stop early wait, too
 ENOUGH = 0.9
-MAX_LOSS = 0.005  # of the tuned rule, against all samples
 MOST_QUESTIONS = 100  # of a seed
 NUM_ORDERS = 8  # of each question's samples
 NUM_RESAMPLES = 1000
 NO_AGEING = 1e9  # seconds per token
+PLACES = 64  # of the engine
 SECONDS, SLOWDOWN = 0.0075, 0.02  # of a token of a chain by itself, and what each further chain adds to it
-ALL, STATIC, DEFAULT, TUNED, IN_TIME = "all samples", "static threshold", "LeaderChange", "tuned", "in time"
+ALL, STATIC, DEFAULT, IN_TIME = "all samples", "static threshold", "LeaderChange", "in time"
 EVERY = "certaindex every 5"
-STOPPINGS = (ALL, EVERY, STATIC, DEFAULT, TUNED, IN_TIME)
+STOPPINGS = (ALL, EVERY, STATIC, DEFAULT, IN_TIME)
 FIRST_COME, EARLIEST = "first come", "earliest deadline"
 ORDERS: Mapping[str, Callable[[], Policy]] = {
     FIRST_COME: Fifo,
     "shortest remaining": lambda: ShortestRemaining(NO_AGEING),
     "gang": Gang,
     EARLIEST: EarliestDeadline,
-    "ageing": ShortestRemaining,
 }
-PARTS = ("recordings", "orders")
 
 
 class Engine(NamedTuple):
@@ -80,30 +75,14 @@ class Engine(NamedTuple):
     seconds_per_token: float
 
 
-def rule_of(stopping: str, num_samples: int, others: Sequence[LabelledVote]) -> AllocationRule:
+def rule_of(stopping: str, num_samples: int) -> AllocationRule:
     """The rule of a way to stop; the certaindex thresholds and knobs are the paper's (3 for votes of 8)."""
-    rules: dict[str, Callable[[], AllocationRule]] = {
-        ALL: Even,
-        EVERY: lambda: ThresholdEvery(threshold=0.7, step=5),
-        STATIC: lambda: StaticThreshold(threshold=0.7, knob=5 if num_samples > 8 else 3),
-        TUNED: lambda: tuned_rule(others),
+    rules: dict[str, AllocationRule] = {
+        ALL: Even(),
+        EVERY: ThresholdEvery(threshold=0.7, step=5),
+        STATIC: StaticThreshold(threshold=0.7, knob=5 if num_samples > 8 else 3),
     }
-    return rules.get(stopping, LeaderChange)()
-
-
-def tuned_rule(votes: Sequence[LabelledVote]) -> AllocationRule:
-    """The rule with the fewest tokens of those that lose little against all samples."""
-    full = np.mean([vote.is_right(len(vote.classes)) for vote in votes])
-    played: list[tuple[float, float, int, AllocationRule]] = []
-    for kind in (LeaderChange, ThresholdEvery, StaticThreshold):
-        for settings in (each for listed in kind.search_space(votes).values() for each in listed):
-            rule = kind(**settings)
-            num_more = asked_once(rule)
-            drawn = [num_drawn(vote, num_more) for vote in votes]
-            right = np.mean([vote.is_right(number) for vote, number in zip(votes, drawn, strict=True)])
-            tokens = sum(sum(vote.lengths[:number]) for vote, number in zip(votes, drawn, strict=True))
-            played.append((max(0.0, float(full - right) - MAX_LOSS), tokens, len(played), rule))
-    return min(played)[-1]
+    return rules.get(stopping, LeaderChange())
 
 
 class Outcome(NamedTuple):
@@ -112,21 +91,18 @@ class Outcome(NamedTuple):
     seconds: Floats
     right: Floats
     drawn: Floats
-    tokens: Floats
 
 
 class Load:
     """The votes and arrivals of one seed, the same in each row.
 
     Args:
-        others: Votes on other questions, on which a rule is tuned.
         has_chains: Half of the votes are a single sample.
     """
 
     def __init__(
         self,
         votes: Sequence[LabelledVote],
-        others: Sequence[LabelledVote],
         engine: Engine,
         num: int,
         rng: np.random.Generator,
@@ -136,7 +112,7 @@ class Load:
         drawn = [votes[number] for number in rng.integers(len(votes), size=num)]
         is_chain = (rng.random(num) < 0.5) & has_chains
         self.votes = [vote.reordered([0]) if chain else vote for vote, chain in zip(drawn, is_chain, strict=True)]
-        self.engine, self.others, self.num_samples = engine, others, len(votes[0].classes)
+        self.engine, self.num_samples = engine, len(votes[0].classes)
         self.counted = slice(num // 10, num)
         full = [vote_program(vote, asked_once(Even())) for vote in self.votes]
         apart = 1e7 * np.arange(num, dtype=float)
@@ -149,14 +125,14 @@ class Load:
         self.alone = (np.bincount(members, seconds) / np.bincount(members))[members]
 
     def num_more(self, stopping: str) -> NumMore:
-        return asked_once(rule_of(stopping, self.num_samples, self.others))
+        return asked_once(rule_of(stopping, self.num_samples))
 
     def served(self, stopping: str, num_more: NumMore, order: str, rate: float, slo: float) -> Outcome:
         programs: list[Program] = [vote_program(vote, num_more, stopping == IN_TIME) for vote in self.votes]
         arrivals = self.arrivals / rate
         done = serve_programs(programs, arrivals, *self.engine, ORDERS[order](), slo * self.alone)
         right = [v.reordered(a.voted).is_right(len(a.voted)) for v, a in zip(self.votes, done.answers, strict=True)]
-        columns = done.departures - arrivals, right, [each.num_drawn for each in done.answers], done.num_tokens
+        columns = done.departures - arrivals, right, [each.num_drawn for each in done.answers]
         return Outcome(*(np.asarray(column, float)[self.counted] for column in columns))
 
 
@@ -184,40 +160,23 @@ class Workload:
             f"{self.name}, {name}", float(values[0]), *map(float, np.quantile(values[1:], (0.025, 0.975)))
         )
 
-    def add(
-        self, stopping: str, order: str = FIRST_COME, slos: Sequence[float] = SLOS, label: str | None = None
-    ) -> dict[str, Floats]:
-        """Serve a row, add its figures, and return them with their resamples."""
+    def served(self, stopping: str, order: str, rates: Sequence[float], slo: float) -> list[Outcome]:
+        """The votes of all seeds, served at each rate."""
         rules = [load.num_more(stopping) for load in self._loads]
-        knows = stopping == IN_TIME or order == EARLIEST
-
-        def serve(rate: float, slo: float) -> Outcome:
+        found = []
+        for rate in rates:
             pairs = zip(self._loads, rules, strict=True)
             done = [load.served(stopping, rule, order, rate, slo) for load, rule in pairs]
-            return Outcome(*(np.concatenate(column) for column in zip(*done, strict=True)))
-
-        grid = {(rate, slo): serve(rate, slo) for rate in RATES for slo in (slos if knows else slos[-1:])}
-        found: dict[str, Floats] = {}
-        for slo in slos:
-            row = [grid[rate, slo if knows else slos[-1]] for rate in RATES]
-            is_in_time = [each.seconds <= slo * self._alone for each in row]
-            right = [self.mean(each.right * own) for each, own in zip(row, is_in_time, strict=True)]
-            found[f"rate with 90% in time, SLO {slo:g}"] = largest_rate([self.mean(own) for own in is_in_time])
-            found[f"right in time at {SHOWN:g}, SLO {slo:g}"] = right[RATES.index(SHOWN)]
-        shown = grid[SHOWN, 3.0 if knows else slos[-1]]
-        busy = grid[BUSY, 3.0 if knows else slos[-1]]
-        found |= {"samples drawn": self.mean(shown.drawn), f"mean at {SHOWN:g}": self.mean(shown.seconds)}
-        found[f"mean at {BUSY:g}"] = self.mean(busy.seconds)
-        for what, values in found.items():
-            self.figure(f"{label or f'{stopping}, {order}'}: {what}", values)
+            found.append(Outcome(*(np.concatenate(column) for column in zip(*done, strict=True))))
         return found
 
-    def over(self, name: str, ours: Mapping[str, Floats], theirs: Mapping[str, Floats], goals: Sequence[str]) -> None:
-        """Add differences of two rows on the same resamples, and ratios if the other row is never 0."""
-        for goal in goals:
-            self.figure(f"{name}: {goal}, more", ours[goal] - theirs[goal])
-            if theirs[goal].min() > 0:
-                self.figure(f"{name}: {goal}, times", ours[goal] / theirs[goal])
+    def is_in_time(self, outcome: Outcome, slo: float) -> npt.NDArray[np.bool_]:
+        return outcome.seconds <= slo * self._alone
+
+    def rate_in_time(self, stopping: str, order: str, slo: float) -> Floats:
+        """The rate with 90 % in time, of the sample and of each resample."""
+        served = self.served(stopping, order, RATES, slo)
+        return largest_rate([self.mean(self.is_in_time(each, slo)) for each in served])
 
 
 def largest_rate(shares: Sequence[Floats] | Floats) -> Floats:
@@ -238,89 +197,68 @@ def loads_of(
     engine: Engine,
     num: int,
     seeds: Sequence[int],
-    **options: Any,
+    *,
+    has_chains: bool = False,
 ) -> list[Load]:
     """Loads of half of the questions each; a question of several runs is in one half."""
     loads = []
     for seed in seeds:
         rng = np.random.default_rng([seed, num_samples])
         ids = rng.permutation(sorted({each.id for each in questions})).tolist()
-        chosen, mixed = set(ids[: len(ids) // 2]), [questions[at] for at in rng.permutation(len(questions))]
-        votes, others = (
-            votes_of([q for q in mixed if (q.id in chosen) is own][:MOST_QUESTIONS], num_samples, NUM_ORDERS, rng)
-            for own in (False, True)
-        )
-        loads.append(Load(votes, others, engine, num, rng, **options))
+        others, mixed = set(ids[: len(ids) // 2]), [questions[at] for at in rng.permutation(len(questions))]
+        own = [question for question in mixed if question.id not in others][:MOST_QUESTIONS]
+        votes = votes_of(own, num_samples, NUM_ORDERS, rng)
+        loads.append(Load(votes, engine, num, rng, has_chains=has_chains))
     return loads
 
 
 def add_recording(workload: Workload) -> None:
-    """All ways to stop, as they come; the static threshold beside its peers, and a known deadline over the others."""
-    found = {each: workload.add(each, label=each) for each in track(STOPPINGS, workload.name)}
-    rates = [f"rate with 90% in time, SLO {slo:g}" for slo in SLOS]
-    rights = [f"right in time at {SHOWN:g}, SLO {slo:g}" for slo in CLAIMED]
+    """All ways to stop, as they come: right and in time at one rate; the rate that the static threshold bears."""
+    right: dict[tuple[str, float], Floats] = {}
+    for stopping in track(STOPPINGS, workload.name):
+        for slo in SLOS:
+            (served,) = workload.served(stopping, FIRST_COME, [SHOWN], slo)
+            right[stopping, slo] = workload.mean(served.right * workload.is_in_time(served, slo))
+            workload.figure(f"{stopping}: right in time at {SHOWN:g}, SLO {slo:g}", right[stopping, slo])
+            if slo == SLO:
+                workload.figure(f"{stopping}: samples drawn", workload.mean(served.drawn))
     for ours, theirs in ((STATIC, ALL), (DEFAULT, STATIC), (IN_TIME, DEFAULT)):
-        workload.over(f"{ours} over {theirs}", found[ours], found[theirs], [*rates, *rights])
+        for slo in SLOS:
+            more = right[ours, slo] - right[theirs, slo]
+            workload.figure(f"{ours} over {theirs}: right in time at {SHOWN:g}, SLO {slo:g}, more", more)
+    for slo in SLOS[-2:]:
+        ours, theirs = (workload.rate_in_time(stopping, FIRST_COME, slo) for stopping in (STATIC, ALL))
+        workload.figure(f"{STATIC} over {ALL}: rate with 90% in time, SLO {slo:g}, times", ours / theirs)
 
 
 def add_orders(workload: Workload) -> None:
-    """Each way to stop under each order."""
+    """The rate that each way to stop bears under each order."""
     for stopping in track([each for each in STOPPINGS if each != EVERY], workload.name):
-        found = {order: workload.add(stopping, order, (3.0,)) for order in ORDERS}
-        for order in list(ORDERS)[1:]:
-            goals = ["rate with 90% in time, SLO 3", f"mean at {SHOWN:g}", f"mean at {BUSY:g}"]
-            workload.over(f"{stopping}, {order} over first come", found[order], found[FIRST_COME], goals)
-
-
-def plot(figures: Figures, names: Sequence[str], path: Path) -> None:
-    """Right answers in time by SLO, first come, first served, on each recording."""
-    with drawing(path, 1, len(names), figsize=(3.6 * len(names), 4), squeeze=False, sharey=True) as (figure, axes):
-        for axis, name in zip(axes[0], names, strict=True):
-            for number, stopping in enumerate(STOPPINGS):
-                named = [
-                    of(figures, f"{name}, {stopping}: right in time at {SHOWN:g}, SLO {slo:g}", 100) for slo in SLOS
-                ]
-                points(axis, list(SLOS), [each for each in named if each], stopping, color=f"C{number}")
-            axis.set(title=name, xlabel="SLO: times what the full vote takes alone")
-        axes[0][0].set_ylabel("right and in time, %")
-        below(figure, axes[0][0], len(STOPPINGS))
+        found = {order: workload.rate_in_time(stopping, order, SLO) for order in ORDERS}
+        for order, rate in found.items():
+            workload.figure(f"{stopping}, {order}: rate with 90% in time", rate)
+        if stopping == ALL:
+            more = found[EARLIEST] - found[FIRST_COME]
+            workload.figure(f"{stopping}, {EARLIEST} over {FIRST_COME}: rate with 90% in time, more", more)
 
 
 @benchmark("studies.deadlines --data FOLDER")
-@size("--num_votes", 150, quick=40, help="Votes of a seed.", least=40)
+@size("--num_votes", 150, quick=20, help="Votes of a seed.", least=20)
 @size("--num_seeds", 8, quick=2, help="Seeds.", least=2)
-@click.option("--places", type=click.IntRange(1), default=64, show_default=True, help="Places of the engine.")
-@click.option("--part", type=click.Choice(PARTS), multiple=True, default=PARTS, show_default=True)
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
-@plotted
-def main(
-    report: Report,
-    num_votes: int,
-    num_seeds: int,
-    places: int,
-    part: tuple[str, ...],
-    data: Path | None,
-    plot_path: Path | None,
-) -> None:
-    """Arrivals that an engine bears with answers in time, and right answers in time, by stopping and order."""
-    engine, seeds = Engine(Queue(places, SLOWDOWN), SECONDS), range(report.seed, report.seed + num_seeds)
+def main(report: Report, num_votes: int, num_seeds: int, data: Path | None) -> None:
+    """Right answers in time, and arrivals that an engine bears with answers in time, by stopping and order."""
+    engine, seeds = Engine(Queue(PLACES, SLOWDOWN), SECONDS), range(report.seed, report.seed + num_seeds)
     recordings = {SIMULATED: (simulated_recording(20, report.rng).questions, 16)}
     if data is not None:
         recordings = {name: (read_questions(data, each), each.num_samples) for name, each in RECORDINGS.items()}
-
-    def workload(name: str, chosen: Sequence[RecordedQuestion], num_samples: int, **options: Any) -> Workload:
-        return Workload(name, loads_of(chosen, num_samples, engine, num_votes, seeds, **options), report)
-
-    if "recordings" in part:
-        for name, recording in recordings.items():
-            report.figure(f"{name}: questions", len({each.id for each in recording[0]}))
-            own = workload(name, *recording)
-            add_recording(own)
-        if plot_path is not None:
-            plot(report.figures, list(recordings), plot_path)
-    questions, num_samples = next(iter(recordings.values()))
-    for kind in ("votes", "mixed") if "orders" in part else ():
-        add_orders(workload(kind, questions, num_samples, has_chains=kind == "mixed"))
+    for name, recording in recordings.items():
+        report.figure(f"{name}: questions", len({each.id for each in recording[0]}))
+        add_recording(Workload(name, loads_of(*recording, engine, num_votes, seeds), report))
+    recording = next(iter(recordings.values()))
+    for kind in ("votes", "mixed"):
+        loads = loads_of(*recording, engine, num_votes, seeds, has_chains=kind == "mixed")
+        add_orders(Workload(kind, loads, report))
 
 
 if __name__ == "__main__":

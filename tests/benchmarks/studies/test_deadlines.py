@@ -32,7 +32,7 @@ def votes(width: int, lengths: range = range(10, 70, 10)) -> list[LabelledVote]:
 
 def load(width: int, num: int = 60, **options: object) -> Load:
     engine = Engine(Queue(4), 1.0)
-    return Load(votes(width), votes(width), engine, num, np.random.default_rng(0), **options)  # type: ignore[arg-type]
+    return Load(votes(width), engine, num, np.random.default_rng(0), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("width", [4, 16, 40])
@@ -52,7 +52,7 @@ def test_the_static_threshold_looks_once_at_the_papers_knob(width: int, drawn: i
 
 
 def run(vote: LabelledVote, stopping: str, within: float = np.inf) -> Ballot:
-    program = vote_program(vote, asked_once(rule_of(stopping, len(vote.classes), ())), stopping == IN_TIME)
+    program = vote_program(vote, asked_once(rule_of(stopping, len(vote.classes))), stopping == IN_TIME)
     done = serve_programs([program], np.zeros(1), Queue(64), 1.0, deadlines=np.array([within]))
     ballot: Ballot = done.answers[0]
     return ballot
