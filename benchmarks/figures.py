@@ -37,9 +37,7 @@ RECORDED = (
     "studies.autotts",
     "studies.deadlines",
     "studies.real",
-    "studies.at_once",
-    "studies.few_questions",
-    "studies.promises",
+    "studies.tune",
     "studies.until",
     "studies.conformal_replay",
     "studies.queueing_fit",
@@ -79,9 +77,10 @@ STUDIES: Mapping[str, Study] = {
     "deadlines": Study("studies.deadlines", 8, (("--data", ""),)),
     "until": Study("studies.until", 6, (("--data", ""),)),
     "orders": Study("studies.orders", 15),
-    "few_questions": Study("studies.few_questions", 6, (("--data", ""),)),
-    "at_once": Study("studies.at_once", 5, (("--data", ""),)),
-    "promises": Study("studies.promises", 3, (("--data", ""),)),
+    **{
+        part: Study(f"studies.tune --part {part}", minutes, (("--data", ""),))
+        for part, minutes in (("few_questions", 6), ("at_once", 5), ("promises", 3))
+    },
     "peers": Study("studies.peers --num_problems 150 --block 25", 35, stores=True, draws=True),
     "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
     "draft_target_a1": Study("studies.draft_target_a1", 20, (("--runs", RUNS),), stores=True),

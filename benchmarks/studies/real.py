@@ -43,7 +43,7 @@ from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting, labelled_votes
 from scaffolding_ext.evaluation.tune.votes import ReplayResult
 
-EPOCH, CONSOL = "epoch_votes.jsonl.gz", "consol_votes.jsonl.gz"
+EPOCH, CONSOL, QWEN3 = "epoch_votes.jsonl.gz", "consol_votes.jsonl.gz", "qwen3_chains.jsonl.gz"
 R1, GEMMA = "r1_distill_8b_math500_80_samples.jsonl.gz", "gemma4_12b_probes.jsonl.gz"
 TEXTS = "r1_distill_8b_math500_draft_only.jsonl.gz"
 AIME, GPQA = "OTIS Mock AIME, 8", "GPQA Diamond, 8"
@@ -79,10 +79,13 @@ STOPPED = "even with a stop"
 LOOP_STEP = 64 * CHARACTERS
 
 
-def simulated_recording(num_questions: int, rng: np.random.Generator, num_samples: int = 16) -> Recording:
+def simulated_recording(
+    num_questions: int, rng: np.random.Generator, num_samples: int = 16, *, has_probes: bool = False
+) -> Recording:
     """Votes whose questions have a chance of .2 to 1; wrong samples scatter over four answers, one in 20 has none.
 
-    Every chain has looks at its tenths. At each tenth it already gives its last answer with that probability.
+    Args:
+        has_probes: Every chain has probes at its tenths; at each it already gives its last answer with that probability.
     """
     questions = []
     for number in range(num_questions):
@@ -90,10 +93,8 @@ def simulated_recording(num_questions: int, rng: np.random.Generator, num_sample
         classes = np.where(right, 0, rng.integers(1, 5, num_samples))
         classes[rng.random(num_samples) < 0.05] = -1
         tokens = 10 * rng.integers(10, 50, num_samples)
-        probes = [
-            _simulated_probes(own, length, rng) for own, length in zip(classes.tolist(), tokens.tolist(), strict=True)
-        ]
-        missing: Any = frozenset({"seconds", "logprobs", "rewards"})
+        pairs = zip(classes.tolist(), tokens.tolist(), strict=True)
+        missing: Any = {"seconds", "logprobs", "rewards"} | (set() if has_probes else {"probes"})
         questions.append(
             RecordedQuestion(
                 f"q{number}",
@@ -103,8 +104,8 @@ def simulated_recording(num_questions: int, rng: np.random.Generator, num_sample
                 classes == 0,
                 0,
                 tokens,
-                probes=probes,
-                missing=missing,
+                probes=[_simulated_probes(own, length, rng) for own, length in pairs] if has_probes else None,
+                missing=frozenset(missing),
             )
         )
     return Recording(questions, [SIMULATED], "sha256:simulated")
@@ -273,7 +274,7 @@ def confirmed(report: Report, data: Path | None, num_simulated: int) -> None:
 def chains(report: Report, data: Path | None, num_simulated: int) -> None:
     """Gemma-4-12B: stops and cuts on a random set of GPQA."""
     if data is None:
-        add_stops(report, SIMULATED, simulated_recording(num_simulated, report.rng).first(1))
+        add_stops(report, SIMULATED, simulated_recording(num_simulated, report.rng, 1, has_probes=True))
         return
     recording = read_recording([data / GEMMA], run=RANDOM_SET, num_samples=1)
     own = [index for index, run in enumerate(recording.runs) if run == RANDOM_SET]

@@ -34,9 +34,7 @@ EXTRA = {
 SLOW = (
     "studies.draft_target_a1",
     "studies.demo",
-    "studies.few_questions",
-    "studies.promises",
-    "studies.at_once",
+    "studies.tune",
     "studies.real",
     "studies.peers",
     "engines.attacks",

@@ -28,7 +28,7 @@ from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.votes import ReplayResult, assembled, combined
 from scaffolding_ext.stats.learn_then_test import learn_then_test, questions_needed
 
-LEAST_QUESTIONS = 50  # below, a choice is worse than the default: benchmarks/studies/few_questions.py
+LEAST_QUESTIONS = 50  # below, a choice is worse than the default: benchmarks/studies/tune.py
 _NUM_SPLITS = 10
 _NUM_RESAMPLES = 60
 _NUM_REPEATS = 40  # choices on resampled questions

@@ -30,7 +30,7 @@ def test_neighbours_are_those_in_cost_where_a_later_cut_decodes_fewer_tokens(tok
 
 
 def test_the_last_cut_is_the_whole_chains_and_an_early_one_decodes_less() -> None:
-    recording = simulated_recording(8, np.random.default_rng(0)).first(1)
+    recording = simulated_recording(8, np.random.default_rng(0), 1, has_probes=True)
     cuts = fixed_cuts(recording)
     assert cuts[-1].right.tolist() == [float(each.correct[0]) for each in recording.questions]
     assert cuts[-1].decoded.tolist() == [float(each.tokens[0]) for each in recording.questions]
@@ -38,7 +38,7 @@ def test_the_last_cut_is_the_whole_chains_and_an_early_one_decodes_less() -> Non
 
 
 def test_a_rule_of_one_setting_is_that_setting() -> None:
-    recording = simulated_recording(10, np.random.default_rng(1)).first(1)
+    recording = simulated_recording(10, np.random.default_rng(1), 1, has_probes=True)
     stop = Stopped(
         {"type": "consecutive", "args": {"threshold": 2}}, {"type": "ProbeSchedule", "args": {"chunk_size": 1}}
     )
