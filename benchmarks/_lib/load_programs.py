@@ -88,7 +88,7 @@ def vote_program(vote: LabelledVote, num_more: NumMore, in_time: bool = False) -
                 break
             seen = entropy_certaindex([classes[index] for index in voted])
             steps = StepCounts("vote" if most > 1 else "chain", len(voted), most - len(voted), seen)
-            end = yield RequestRound(tuple(lengths[drawn : drawn + num]), steps, None, until)
+            end = yield RequestRound(tuple(lengths[drawn : drawn + num]), steps, until)
             voted += [drawn + index for index in sorted(end.ended)]
             now, drawn = end.now, drawn + num
         if not voted:  # the first to end answers late; here it begins again

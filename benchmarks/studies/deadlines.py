@@ -31,9 +31,8 @@ from benchmarks._lib.load_programs import (
     votes_of,
 )
 from benchmarks._lib.report import Report
-from benchmarks._lib.traffic.arrivals import arrival_times
 from benchmarks._lib.traffic.programs import Program
-from benchmarks._lib.traffic.simulator import serve_programs
+from benchmarks._lib.traffic.simulator import arrival_times, serve_programs
 from benchmarks.studies.real import SIMULATED, simulated_recording
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule

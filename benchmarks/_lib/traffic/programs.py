@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from benchmarks._lib.traffic.engine import NEVER
@@ -12,18 +12,15 @@ from scaffolding_ext.request.program import StepCounts
 class RequestRound(NamedTuple):
     """Requests that a program sends at once.
 
-    The round ends when all of them have ended, when `is_enough` returns True, or at `until`. Requests that are still
-    running then are stopped.
+    The round ends when all of them have ended, or at `until`. Requests that are still running then are stopped.
 
     Attributes:
         num_tokens: Tokens that each request decodes if it runs to its end; at least one request.
         steps: The program's progress when it sends them.
-        is_enough: Called each time a request ends, with the indices of those that have ended, in that order.
     """
 
     num_tokens: tuple[float, ...]
     steps: StepCounts = StepCounts()
-    is_enough: Callable[[Sequence[int]], bool] | None = None
     until: float = NEVER
 
 
@@ -32,12 +29,10 @@ class RoundEnd(NamedTuple):
 
     Attributes:
         ended: Indices of the requests that ran to their end, in the order of their ends.
-        seconds: From the start of the round to the end of each of these, including waiting.
     """
 
     now: float
     ended: tuple[int, ...]
-    seconds: tuple[float, ...]
 
 
 Work = Generator[RequestRound, RoundEnd, Any]
@@ -54,8 +49,3 @@ def fixed_program(*rounds: RequestRound, answer: Any = None) -> Program:
         return answer
 
     return work
-
-
-def so_many(number: int) -> Callable[[Sequence[int]], bool]:
-    """Return an `is_enough` that ends a round once `number` of its requests have ended."""
-    return lambda ended: len(ended) >= number

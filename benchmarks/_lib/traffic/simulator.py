@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks._lib.traffic.engine import NEVER, BatchingEngine
-from benchmarks._lib.traffic.programs import Program, RequestRound, RoundEnd, Work
+from benchmarks._lib.traffic.programs import Program, RoundEnd, Work
 from scaffolding_ext import require
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
@@ -23,17 +23,20 @@ from scaffolding_ext.scheduling import Fifo, Policy, WaitingLine
 PATIENCE = 512  # like the embedded engine
 
 
+def arrival_times(rate: float, number: int, rng: np.random.Generator) -> Floats:
+    """Seconds at which requests of a Poisson process arrive, increasing, shape [number]."""
+    return np.cumsum(rng.gamma(1.0, 1 / rate, number))
+
+
 class Served(NamedTuple):
     """Results of programs, each array of shape [num_programs].
 
     Attributes:
         departures: Seconds at which each left.
-        begins: Seconds at which the first request of each began to run.
         num_tokens: Tokens that each decoded, including those of stopped requests.
     """
 
     departures: Floats
-    begins: Floats
     num_tokens: Floats
     answers: list[Any]
 
@@ -75,14 +78,11 @@ class _Running:
         self.progress = progress
         self.work = work
         self.num_decoded = 0.0
-        self.begin_round(0, RequestRound((0,)), 0.0)
+        self.begin_round(0)
 
-    def begin_round(self, number: int, sent: RequestRound, now: float) -> None:
+    def begin_round(self, number: int) -> None:
         self.round_number = number
-        self.round = sent
-        self.began = now
         self.ended: list[int] = []
-        self.end_times: list[float] = []
         self.open: dict[int, _Request] = {}
 
 
@@ -111,13 +111,12 @@ class _Simulation:
         self._seconds_per_token = seconds_per_token
         self._line: WaitingLine[_Request] = WaitingLine(patience)
         self._departures = [NEVER] * len(programs)
-        self._begins = [NEVER] * len(programs)
         self._num_tokens = [0.0] * len(programs)
         self._answers: list[Any] = [None] * len(programs)
         self._alarms: list[tuple[float, int, int, _Running]] = []  # (until, program, round, ...)
 
     def served(self) -> Served:
-        return Served(np.array(self._departures), np.array(self._begins), np.array(self._num_tokens), self._answers)
+        return Served(np.array(self._departures), np.array(self._num_tokens), self._answers)
 
     def run(self, comes: Sequence[float], due: Sequence[float]) -> None:
         engine, line, alarms = self._engine, self._line, self._alarms
@@ -140,8 +139,6 @@ class _Simulation:
             while line and engine.has_place:
                 request = line[0]
                 line.remove(request)
-                number = request.program.progress.number
-                self._begins[number] = min(self._begins[number], now)
                 request.is_running = True
                 engine.begin(request, request.num_tokens * self._seconds_per_token)
 
@@ -155,11 +152,7 @@ class _Simulation:
         del program.open[request.index]
         self._count(program, request.num_tokens)
         program.ended.append(request.index)
-        program.end_times.append(self._engine.now)
-        is_enough = program.round.is_enough
-        if program.open and not (is_enough is not None and is_enough(program.ended)):
-            return []
-        return self._end_round(program)
+        return [] if program.open else self._end_round(program)
 
     def _end_round(self, program: _Running) -> list[_Request]:
         """Stop the requests that still run or wait, and start the next round."""
@@ -170,8 +163,7 @@ class _Simulation:
                 left = self._engine.stop(request) / self._seconds_per_token
                 self._count(program, max(0.0, request.num_tokens - left))
         program.open.clear()
-        seconds = tuple(end - program.began for end in program.end_times)
-        return self._next_round(program, RoundEnd(self._engine.now, tuple(program.ended), seconds))
+        return self._next_round(program, RoundEnd(self._engine.now, tuple(program.ended)))
 
     def _count(self, program: _Running, num_tokens: float) -> None:
         program.num_decoded += num_tokens
@@ -189,7 +181,7 @@ class _Simulation:
             self._policy.learn(program.progress._replace(steps=steps))
             return []
         program.progress = program.progress._replace(steps=following.steps)
-        program.begin_round(program.round_number + 1, following, now)
+        program.begin_round(program.round_number + 1)
         new = [_Request(program, index, each) for index, each in enumerate(following.num_tokens)]
         program.open = {request.index: request for request in new}
         if following.until < NEVER:

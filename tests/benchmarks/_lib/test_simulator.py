@@ -13,9 +13,8 @@ from benchmarks._lib.traffic.programs import (
     RoundEnd,
     Work,
     fixed_program,
-    so_many,
 )
-from benchmarks._lib.traffic.simulator import serve_programs
+from benchmarks._lib.traffic.simulator import arrival_times, serve_programs
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.registry import policies
 from scaffolding_ext.request.program import Progress, StepCounts
@@ -131,13 +130,6 @@ def test_every_policy_serves_everybody_and_loses_no_time(name: str) -> None:
     assert slowest.departures.max() >= sum(alone) / Queue(4, 0.2).capacity
 
 
-def test_the_first_to_finish_stop_the_others_and_those_count_what_they_have_decoded() -> None:
-    race = fixed_program(RequestRound((40, 10, 20, 30), is_enough=so_many(2)))
-    served = serve_programs([race], np.zeros(1), Queue(3), 1.0)
-    assert served.departures.tolist() == [20]
-    assert served.num_tokens.tolist() == [20 + 10 + 20 + 10]  # the fourth began when the second had ended
-
-
 def timed(now: float, deadline: float) -> Work:
     """Two chains until the deadline, and then one more."""
     end: RoundEnd = yield RequestRound((50, 5), until=deadline)
@@ -151,7 +143,6 @@ def test_a_round_ends_at_its_time_and_stops_what_runs_or_waits() -> None:
     assert (first.now, first.ended, second.now, second.ended) == (20, (), 31, ())
     assert served.departures.tolist() == [34, 37]  # the last chain of the first waits for the second program
     assert served.num_tokens.tolist() == [20 + 3, 11 + 3]
-    assert served.begins.tolist() == [0, 20]
 
 
 def late(now: float, deadline: float) -> Work:
@@ -165,3 +156,13 @@ def test_a_round_whose_time_is_over_ends_at_once_and_never_runs() -> None:
     served = serve_programs([late], np.array([2.0]), Queue(1), 1.0)
     assert (served.answers[0].now, served.answers[0].ended) == (2, ())
     assert (served.departures.tolist(), served.num_tokens.tolist()) == ([5], [3])
+
+
+def test_arrivals_are_a_poisson_process_and_more_of_them_begin_alike() -> None:
+    num = 200_000
+    times = arrival_times(4.0, num, np.random.default_rng(0))
+    gaps = np.diff(times)
+    assert (gaps >= 0).all()
+    assert gaps.mean() == pytest.approx(0.25, abs=5 * 0.25 / num**0.5)  # five standard errors
+    assert gaps.std() / gaps.mean() == pytest.approx(1, rel=0.03)
+    np.testing.assert_array_equal(times[:10], arrival_times(4.0, 10, np.random.default_rng(0)))

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks._lib.traffic.arrivals import arrival_times
 from benchmarks._lib.traffic.programs import RequestRound, fixed_program
-from benchmarks._lib.traffic.simulator import serve_programs
+from benchmarks._lib.traffic.simulator import arrival_times, serve_programs
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.model import Moments, objective, pollaczek_khinchine
