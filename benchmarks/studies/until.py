@@ -12,26 +12,26 @@ Both intervals know that the set is finite. Without a gold answer, an answer is 
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
+from benchmarks.studies.real import CONSOL, EPOCH
+from scaffolding_ext.controllers.vote.voting import vote
+from scaffolding_ext.evaluation.logs.read import read_log, read_recording
+from scaffolding_ext.evaluation.logs.samples import Floats, Recording
 from scaffolding_ext.evaluation.run.until import UntilGoal, UntilKnown
 from scaffolding_ext.stats.intervals import Interval
 from scaffolding_ext.stats.resampling import critical_value
 
-Table = npt.NDArray[np.float64]  # right answers, shape [num_runs, num_questions]
-CONSOL = {"gpt-4o-mini, GSM8K": "gsm", "gpt-4o-mini, MedQA": "medqa"}
+Table = Floats  # right answers, shape [num_runs, num_questions]
+TASKS = {"gpt-4o-mini, GSM8K": "gsm", "gpt-4o-mini, MedQA": "medqa"}
 GPQA = "frontier models, GPQA Diamond"
 POINTS, LEVEL = (2, 3, 5), 0.05
 NUM_VOTING, FIRST_LOOK = 8, 30
@@ -44,36 +44,26 @@ class Stopped(NamedTuple):
     is_false: bool
 
 
-def voted(rows: list[list[str]], rights: list[list[bool]]) -> Table:
+def voted(recording: Recording) -> Table:
     """Each answer of a question as a run, and disjoint votes of eight."""
-    right = np.array(rights, dtype=np.float64).T
-    votes = []
-    for start in range(0, len(right) - NUM_VOTING + 1, NUM_VOTING):
-        won = [Counter(row[start : start + NUM_VOTING]).most_common(1)[0][0] for row in rows]
-        votes.append([dict(zip(row, own, strict=True))[each] for row, own, each in zip(rows, rights, won, strict=True)])
-    return np.vstack((right, np.array(votes, dtype=np.float64)))
+    columns = []
+    for each in recording.questions:
+        starts = range(0, each.num_samples - NUM_VOTING + 1, NUM_VOTING)
+        winners = [vote(each.classes[start : start + NUM_VOTING].tolist()) for start in starts]
+        votes = [each.correct[each.classes == winner].any() for winner in winners]
+        columns.append(np.array([*each.correct, *votes], dtype=float))
+    return np.column_stack(columns)
 
 
 def read_sets(data: Path) -> Iterator[tuple[str, Table]]:
     """The three recorded sets: two of one model, and one of many."""
-    with gzip.open(data / "consol_votes.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    for name, task in CONSOL.items():
-        own = [row["samples"] for row in rows if row["task"] == task]
-        answers = [[str(sample["answer"]) for sample in samples] for samples in own]
-        majority = [Counter(given).most_common(1)[0][0] for given in answers]
-        rights = [
-            [sample.get("correct", answer == most) for sample, answer in zip(samples, given, strict=True)]
-            for samples, given, most in zip(own, answers, majority, strict=True)
-        ]
-        yield name, voted(answers, rights)
-    runs: dict[str, dict[str, float]] = {}
-    with gzip.open(data / "epoch_votes.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for row in map(json.loads, lines):
-            if row["task"] == "GPQA Diamond":
-                for sample in row["samples"][:NUM_VOTING]:
-                    run = runs.setdefault(f"{row['run']} {sample['epoch']}", {})
-                    run[row["question"]] = float(sample["correct"])
+    for name, task in TASKS.items():
+        yield name, voted(read_recording([data / CONSOL], task=task))
+    runs: dict[tuple[str, int], dict[str, float]] = {}
+    for each in read_log(data / EPOCH).questions:
+        if each.task == "GPQA Diamond":
+            for epoch, sample in enumerate(each.samples[:NUM_VOTING]):
+                runs.setdefault((each.run, epoch), {})[each.id] = float(bool(sample.correct))
     most = max(map(len, runs.values()))
     whole = [run for run in runs.values() if len(run) == most]
     yield GPQA, np.array([[run[question] for question in whole[0]] for run in whole])
@@ -96,7 +86,7 @@ def is_false(conclusion: str | None, estimate: float, truth: float, margin: floa
     }[conclusion]
 
 
-def until_known(goal: UntilGoal, ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64] | None) -> Stopped:
+def until_known(goal: UntilGoal, ours: Floats, theirs: Floats | None) -> Stopped:
     """Ask questions in their order until the rule of `eval --until` stops."""
     ids = [str(number) for number in range(len(ours))]
     stop = UntilKnown(goal, ids, baseline=None if theirs is None else dict(zip(ids, theirs.tolist(), strict=True)))
@@ -108,9 +98,7 @@ def until_known(goal: UntilGoal, ours: npt.NDArray[np.float64], theirs: npt.NDAr
     return Stopped(stop.num_counted, is_false(stop.conclusion, stop.figures()["estimate"]["value"], truth, goal.margin))
 
 
-def by_usual_interval(
-    goal: UntilGoal, ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64] | None
-) -> Stopped:
+def by_usual_interval(goal: UntilGoal, ours: Floats, theirs: Floats | None) -> Stopped:
     """Look at the usual interval after each question: Wilson's, or that of the mean difference."""
     values = ours if theirs is None else ours - theirs
     total, z, margin = len(values), critical_value(1 - LEVEL), goal.margin
