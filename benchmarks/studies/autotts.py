@@ -217,7 +217,7 @@ def recorded(asked: Asked) -> RecordedQuestion:
         classes == asked.target,
         asked.target,
         tokens,
-        missing=frozenset({"seconds", "logprobs", "rewards", "looks"}),
+        missing=frozenset({"seconds", "logprobs", "rewards", "probes"}),
     )
 
 

@@ -85,7 +85,7 @@ def simulated_recording(
     """Votes whose questions have a chance of .2 to 1; wrong samples scatter over four answers, one in 20 has none.
 
     Args:
-        has_probes: Every chain has probes at its tenths; at each it already gives its last answer with that probability.
+        has_probes: Every chain has probes at its tenths, and at each it already gives its last answer with that chance.
     """
     questions = []
     for number in range(num_questions):
