@@ -26,7 +26,6 @@ import click
 from benchmarks._lib.imported import changed_since, imported_by
 from benchmarks._lib.pages import RESULTS, ROOT, commit_of
 from benchmarks._lib.provenance import commit
-from benchmarks._lib.tables import Table, console
 from scaffolding_ext.documents import write_text
 
 STORE = ROOT / "runs" / "figures"
@@ -154,12 +153,11 @@ def main(only: tuple[str, ...], data: Path | None, base_url: str | None, recorde
         if (shlex.split(study.command)[0] in RECORDED if recorded else not is_current(name))
     ]
     if as_list:
-        table = Table("result", "minutes", "of today's code", "command")
+        print(f"{'result':28} minutes  of today's code  command")
         for name, study in STUDIES.items():
-            table.add_row(name, str(study.minutes), "yes" if is_current(name) else "no", study.command)
-        console().print(table)
+            print(f"{name:28} {study.minutes:7}  {'yes' if is_current(name) else 'no':15}  {study.command}")
         left = sum(study.minutes for name, study in STUDIES.items() if not is_current(name))
-        console().print(f"{left / 60:.0f} hours of one core are left")
+        print(f"{left / 60:.0f} hours of one core are left")
         return
     if str(commit()).endswith("-dirty"):
         raise click.ClickException("tracked files differ from their commit: a result names the commit; commit first")

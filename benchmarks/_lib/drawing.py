@@ -5,56 +5,16 @@ Studies take their pictures from the figures of a report, so that they are drawn
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scaffolding_ext.evaluation.drawing import (
-    COLOURS,
-    GREEDY,
-    RING,
-    bars_of,
-    below,
-    handles_of,
-    marked,
-    point,
-    ring,
-)
-from scaffolding_ext.evaluation.drawing import drawing as styled
+from scaffolding_ext.evaluation.drawing import COLOURS, GREEDY, bars_of, handles_of, marked, point
 from scaffolding_ext.stats.intervals import Estimate
-
-__all__ = [
-    "GREEDY",
-    "RING",
-    "Figures",
-    "bars_of",
-    "below",
-    "beside",
-    "coloured",
-    "drawing",
-    "frontier",
-    "marked",
-    "of",
-    "point",
-    "points",
-    "ring",
-    "rows",
-]
 
 Figures = Mapping[str, Mapping[str, Any]]
 """The figures of a report, or of a kept result."""
 
 CUT = "cut"
-
-
-@contextmanager
-def drawing(path: Path, *shape: int, **options: Any) -> Iterator[tuple[Any, Any]]:
-    """As the package's; and it says on stderr where the picture is."""
-    with styled(path, *shape, **options) as made:
-        yield made
-    print(f"picture: {path}", file=sys.stderr)
 
 
 def of(figures: Figures, name: str, scale: float = 1.0) -> Estimate | None:
@@ -91,19 +51,6 @@ def points(axes: Any, xs: Sequence[float], ys: Sequence[Estimate], name: str | N
     options = {"fmt": "o-", "ms": 4, "elinewidth": 1.0} | options
     bars = axes.errorbar(xs, [y.value for y in ys], yerr=bars_of(ys), label=name, **options)
     return bars.lines[0].get_color()
-
-
-def rows(axes: Any, named: Mapping[str, Estimate], *, default: str | None = None) -> None:
-    """Draw a row per method, from the top, with its value and interval; the default has a ring and a bold name."""
-    for place, (name, estimate) in enumerate(named.items()):
-        shape = marked(name)
-        axes.errorbar(estimate.value, place, xerr=bars_of([estimate]), color="C0", **shape)
-        if name == default:
-            ring(axes, estimate.value, place)
-    axes.set_yticks(range(len(named)), list(named))
-    for label, name in zip(axes.get_yticklabels(), named, strict=True):
-        label.set_fontweight("bold" if name == default else "normal")
-    axes.set_ylim(len(named) - 0.5, -0.5)
 
 
 def beside(axes: Any) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._lib.columns import NONE, Columns, Origin
-from benchmarks._lib.tables import Table, console
 from scaffolding_ext.stats.intervals import Estimate
 
 SIGNS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge, ">": operator.gt}
@@ -27,7 +26,7 @@ class Bar(NamedTuple):
 
 
 class Report:
-    """Collects a benchmark's figures and bars, and shows them as tables or as JSON.
+    """Collects a benchmark's figures and bars, and shows them as lines or as JSON.
 
     Args:
         name: Of the benchmark.
@@ -107,18 +106,13 @@ class Report:
         return {"setting": self.setting, "figures": figures, "bars": bars, "columns": self.columns.packed()}
 
     def show(self) -> None:
-        """Print tables."""
-        terminal = console()
-        terminal.print(f"{self.name}  " + "  ".join(f"{key}={value}" for key, value in self.setting.items()))
-        table = Table("figure", "value", "low", "high")
+        """Print each figure with its interval, and each bar."""
+        print(f"{self.name}  " + "  ".join(f"{key}={value}" for key, value in self.setting.items()))
         for name, figure in self.figures.items():
-            table.add_row(name, *(_shown(figure[end]) for end in Estimate._fields))
-        terminal.print(table)
-        if self.bars:
-            table = Table("bar", "value", "must be", "holds")
-            for bar in self.bars:
-                table.add_row(bar.name, f"{bar.value:.3f}", f"{bar.sign} {bar.bar:g}", "yes" if bar.holds else "NO")
-            terminal.print(table)
+            ends = "" if figure["low"] is None else f" ({figure['low']:,.4g} to {figure['high']:,.4g})"
+            print(f"{name}: {figure['value']:,.4g}{ends}")
+        for bar in self.bars:
+            print(f"bar {'holds' if bar.holds else 'FAILS'}: {bar.name}: {bar.value:.3f} {bar.sign} {bar.bar:g}")
 
     def _paired(
         self,
@@ -147,7 +141,3 @@ class Report:
         self.figure(name, *estimate)
         self.figures[name]["of"] = origin
         return estimate
-
-
-def _shown(number: float | None) -> str:
-    return "" if number is None else f"{number:,.4g}"

@@ -26,7 +26,7 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size, track
-from benchmarks._lib.drawing import Figures, below, coloured, drawing, of, point
+from benchmarks._lib.drawing import Figures, coloured, of
 from benchmarks._lib.interval_controllers import INTERVAL, Chain, Played, confidence_momentum
 from benchmarks._lib.report import Report
 from benchmarks._lib.stops import Ended, right_of_as_many
@@ -37,6 +37,7 @@ from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.value_of_vote import ValueOfVote
 from scaffolding_ext.controllers.vote.draws import Order
+from scaffolding_ext.evaluation.drawing import below, drawing, point
 from scaffolding_ext.evaluation.logs.samples import Bools, Floats, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.tune.costs import whole_samples
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes

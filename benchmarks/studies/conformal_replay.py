@@ -22,12 +22,13 @@ import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, plotted, size, track
 from benchmarks._lib.drafts import DraftedQuestion, read_drafts
-from benchmarks._lib.drawing import Figures, below, drawing, of, points
+from benchmarks._lib.drawing import Figures, of, points
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingPools
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values, p_values
+from scaffolding_ext.evaluation.drawing import below, drawing
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

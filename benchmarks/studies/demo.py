@@ -19,7 +19,7 @@ import numpy as np
 from rich.progress import Progress
 
 from benchmarks._lib.command import benchmark, progress, size
-from benchmarks._lib.drawing import Figures, below, drawing, frontier
+from benchmarks._lib.drawing import Figures, frontier
 from benchmarks._lib.provenance import PLACE
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import (
@@ -36,6 +36,7 @@ from benchmarks._lib.runs import (
 )
 from benchmarks._lib.runs import compare_runs as add_comparison
 from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
+from scaffolding_ext.evaluation.drawing import below, drawing
 from scaffolding_ext.evaluation.report.page import write_report
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.stats.intervals import Estimate

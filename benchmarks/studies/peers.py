@@ -22,11 +22,12 @@ import numpy as np
 
 from benchmarks._lib import its_hub_votes
 from benchmarks._lib.command import benchmark, plotted, size, stored
-from benchmarks._lib.drawing import Figures, below, coloured, drawing, of, point
+from benchmarks._lib.drawing import Figures, coloured, of
 from benchmarks._lib.report import Report
 from benchmarks._lib.runs import recorded_samples
 from benchmarks._lib.store import kept
 from scaffolding_ext import HuggingFaceWorker, MajorityVoteController, NativeGenerationController, ScaffoldingLlm
+from scaffolding_ext.evaluation.drawing import below, drawing, point
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.scoring import score
 from scaffolding_ext.evaluation.tune.choose import Cheapest, chosen

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size
-from benchmarks._lib.drawing import beside, drawing
+from benchmarks._lib.drawing import beside
 from benchmarks._lib.fifo_queue import simulate, simulate_fifo
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.budgets.files import TaskTypes
@@ -29,6 +29,7 @@ from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.rounding import lower_bound
 from scaffolding_ext.controllers.budgets.queueing.solvers import SOLVERS, projected_gradient
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats, Mix
+from scaffolding_ext.evaluation.drawing import drawing
 
 MAX_TOKENS = 32768
 LOADS = {0.3: 0.04, 0.6: 0.1, 0.9: 1.0}  # and the share of the queries that it takes

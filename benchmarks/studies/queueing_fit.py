@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, plotted, size, track
-from benchmarks._lib.drawing import below, drawing
 from benchmarks._lib.interval_controllers import INTERVAL
 from benchmarks._lib.report import Report
 from benchmarks.studies.autotts import MODELS, Asked, read_chains, simulated
@@ -30,6 +29,7 @@ from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, solv
 from scaffolding_ext.controllers.budgets.queueing.model import Moments, pollaczek_khinchine
 from scaffolding_ext.controllers.budgets.queueing.plan import solve
 from scaffolding_ext.controllers.budgets.queueing.tasks import TaskType
+from scaffolding_ext.evaluation.drawing import below, drawing
 
 Floats = npt.NDArray[np.float64]
 BUDGETS = tuple(INTERVAL * steps for steps in (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64))

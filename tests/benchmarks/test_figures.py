@@ -68,7 +68,6 @@ def test_a_document_is_kept_only_where_the_study_came_to_its_end(
 
 def test_the_list_says_what_is_of_todays_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "changed_since", lambda commit: frozenset([Path("benchmarks/studies/queueing.py")]))
-    monkeypatch.delenv("COLUMNS", raising=False)  # as wide as a pipe takes: a line per result
     shown = CliRunner().invoke(figures.main, ["--list"]).output
     rows = dict(re.findall(r"^ *(\w+) +\d+ +(yes|no) ", shown, re.MULTILINE))
     assert rows["demo"] == "yes"

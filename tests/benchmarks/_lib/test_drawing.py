@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks._lib.drawing import RING, beside, drawing, frontier, of
+from benchmarks._lib.drawing import beside, frontier, of
 from benchmarks._lib.pages import result
 from benchmarks.studies import conformal_replay
+from scaffolding_ext.evaluation.drawing import RING, drawing
 from scaffolding_ext.stats.intervals import Estimate
 
 pytest.importorskip("matplotlib")
