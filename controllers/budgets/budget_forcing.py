@@ -21,6 +21,7 @@ from scaffolding_ext.protocol import Controller, ControllerGenerator, Generation
 from scaffolding_ext.protocol.meta import ThinkingBudget, meta_of, note
 from scaffolding_ext.protocol.worker import ServerBudget, WorkerTag
 from scaffolding_ext.request.figures import Ratio
+from scaffolding_ext.request.program import seconds_left
 
 _SLACK = 8  # tokens: a server may finish a character or word before it closes
 _LATE_ANSWER = 64  # tokens of a forced answer beyond an exhausted request limit
@@ -42,8 +43,8 @@ class BudgetForcingController(BaseController):
         answer_sampling_params: Sampling fields of a forced answer; greedy by default.
         family: Name of the prompt family; None takes the one of the stack's prompting.
         insist_on_answer: Ask a chain that ended by itself without an answer for one.
-        kept_by: Closes the thinking: `"controller"`, or `"server"`, the worker's server, if it can. Overlong thinking
-            is cut.
+        kept_by: Closes the thinking: `"controller"`, or `"server"`, the worker's server, if it can and the
+            request has no deadline. Overlong thinking is cut.
 
     Reference: Muennighoff et al., "s1: Simple test-time scaling", section 3.1.
     Deviation: The tokens of `wait` count as thinking, and the model's closing of it is cut off: s1 suppresses the
@@ -151,9 +152,9 @@ class BudgetForcingController(BaseController):
         return StreamChain(task, max_tokens, self.sampling_params, max_lead=1)
 
     def _asks_server(self) -> bool:
-        """Return True if the worker's server is known to keep the budget."""
+        """Return True if the worker's server keeps the budget: not with a deadline, which is checked between steps."""
         server = self.worker(WorkerTag.GENERATION).server_budget
-        return self.kept_by == "server" and server is not None and server.reason is None
+        return self.kept_by == "server" and server is not None and server.reason is None and seconds_left() is None
 
 
 class Thought(NamedTuple):
@@ -200,6 +201,7 @@ def grow_within(
         True if the server was asked and overran the budget.
     """
     reason = "the worker has no server that could" if server is None else server.reason
+    reason = reason or ("the request has a deadline" if chain.is_timed else None)
     if server is None or reason is not None:
         yield from chain.grow(budget)
         record_thinking(run, chain, budget, family, reason=reason)

@@ -9,6 +9,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol.meta import PROBE, Purpose, purpose_of
+from scaffolding_ext.protocol.worker import ServerBudget
 from scaffolding_ext.testing import ScriptedWorker
 
 FAMILY = family_named("tinylm")
@@ -147,3 +148,14 @@ def test_bad_arguments_name_their_key(arguments, key):
     with pytest.raises(ConfigError) as caught:
         BudgetForcingController(**arguments)
     assert caught.value.key == key
+
+
+def test_with_a_deadline_no_server_keeps_the_budget_since_the_clock_is_read_between_steps():
+    chain = "some thinking, " * 20 + CLOSING
+    worker = ScriptedWorker(lambda task: chain[len(task.input_str) - len(PROMPT) :])
+    worker.server_budget = ServerBudget()
+    with ScaffoldingLlm(controller(1000, kept_by="server"), {"generation": worker}) as llm:
+        result = llm.generate(PROMPT, deadline=1000)
+    assert (result.outputs[0].text, result.answer, result.exit_reason) == (chain, "9", "end")
+    (kept,) = (event for event in result.program.trace if event["event"] == "thinking_budget")
+    assert (kept["by"], kept["reason"]) == ("controller", "the request has a deadline")
