@@ -100,9 +100,7 @@ def check_worker(worker: Worker, tag: WorkerTag, needs: Needs, controller: str) 
         raise ConfigError(
             f"{type(worker).__name__} reports log-probabilities of at most {most} tokens per position, but "
             f"{needs.num_logprobs} are read: use another worker, or "
-            + (
-                f"top_k={most}" if most else f"for {controller} a rule or a scorer that reads none, such as consecutive"
-            ),
+            + (f"top_k={most}" if most else f"another rule, weight, reward or scorer of {controller}"),
             f"workers.{tag.value}",
         )
     if needs.sends_ids and _reads_only_texts(worker):

@@ -16,6 +16,7 @@ from scaffolding_ext.controllers.base import CHAIN_FIELDS, BaseController, finis
 from scaffolding_ext.controllers.chain.chain import Chain
 from scaffolding_ext.controllers.chain.ending import conclude
 from scaffolding_ext.controllers.chain.stream_chain import start_chain
+from scaffolding_ext.controllers.deadline import is_over
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.prompting import prompt_family
 from scaffolding_ext.controllers.run import Run
@@ -34,7 +35,7 @@ from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.sampling_params import checked_sampling_params, set_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.request.figures import Ratio
-from scaffolding_ext.request.program import record
+from scaffolding_ext.request.program import DEADLINE, record
 
 _POSITIONS = 256  # per turn on the event loop
 _CONFIDENCE = "lowest_group_confidence"  # key in customized_result_fields
@@ -82,7 +83,6 @@ class DeepConfController(BaseController):
         family: str | None = None,
     ) -> None:
         super().__init__()
-        self.needs = Needs(fields=CHAIN_FIELDS)
         self.default_sample_num = require.whole("default_sample_num", default_sample_num)
         self.mode = require.one_of("mode", mode, ("offline", "online"))
         self.warm_up_sample_num = require.whole("warm_up_sample_num", warm_up_sample_num)
@@ -91,6 +91,7 @@ class DeepConfController(BaseController):
         self.trace_controller = _TraceController(
             group_size, top_k, check_every, max_tokens, answer_tokens, sampling_params, family
         )
+        self.needs = self.trace_controller.needs._replace(fields=CHAIN_FIELDS)
 
     def run(self, task: GenerationTask, sample_num: int | None = None, **sampling_params: Any) -> ControllerGenerator:
         run = Run(self, task)
@@ -110,14 +111,14 @@ class DeepConfController(BaseController):
             weights = self._weights(samples, classes, threshold)
             share = _share(classes, weights)
             agree = share >= self.consensus_share and sum(weight > 0 for weight in weights) > 1
-            if len(samples) == num or agree:
+            if len(samples) == num or agree or is_over():
                 break
             yield sampler.start(min(self.warm_up_sample_num, num - len(samples)))
         unsure = [sample for sample in samples if _is_unsure(sample)]
         num_discarded, stopped = sampler.discard(unsure), [sample.index for sample in unsure]
         run.sum_up(stopped_traces=Ratio(len(unsure), len(samples)), discarded_tokens=num_discarded)
         figures: dict[str, Any] = {"share": share, "stopped": stopped, "num_discarded": num_discarded}
-        reason = "certain" if len(samples) < num else "vote"
+        reason = "vote" if len(samples) == num else "certain" if agree else DEADLINE
         lengths = [sample.num_decoded for sample in samples]
         votes = Votes(classes, num, lengths=lengths, weights=weights, samples=samples)
         end_vote(run, votes, elect(classes, weights), reason, **figures)

@@ -31,6 +31,8 @@ from scaffolding_ext.request.ledger import Meter
 from scaffolding_ext.request.program import current_program, discard, elapsed, next_seed, record
 from scaffolding_ext.request.seeds import branch_path, derive_seed
 
+_log = logging.getLogger(__name__)
+
 
 def ensure_sampling(controller: Controller) -> Visit:
     """Return a visitor that gives the chains of one request a temperature if none is set; the trace says so once.
@@ -56,17 +58,15 @@ def ensure_sampling(controller: Controller) -> Visit:
     return visit
 
 
-_log = logging.getLogger(__name__)
-
-
 def needs_of_samples(controller: Controller, reads_logprobs: bool) -> Needs:
     """Return the needs of a controller that draws samples of another one.
 
     Args:
         reads_logprobs: True if the samples' log-probabilities are read; a chain cut at a thinking budget has none.
-
     """
     fields = honoured_by(controller) - ONE_GENERATION - ({"thinking_budget"} if reads_logprobs else set())
+    if reads_logprobs and WorkerTag.GENERATION.value in attributes_of(controller).needs_by_tag():
+        return Needs(num_logprobs=1, fields=fields)
     return Needs(tags=(), fields=fields)
 
 

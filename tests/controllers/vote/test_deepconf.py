@@ -1,5 +1,7 @@
 """DeepConf: who votes, what a vote weighs, and where an unsure trace is stopped."""
 
+import time
+
 import pytest
 
 from scaffolding_ext.controllers.vote.deepconf import DeepConfController
@@ -9,6 +11,7 @@ from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import Purpose
 from scaffolding_ext.protocol.task_results import TokenLogprob
+from scaffolding_ext.request.program import current_program
 from scaffolding_ext.testing import ScriptedWorker
 
 
@@ -92,6 +95,32 @@ def test_online_it_draws_no_more_once_the_votes_agree():
         *[trace(n, "7", 5.0 + n) for n in range(6)], mode="online", warm_up_sample_num=2, keep_share=1.0
     )
     assert (result.answer, result.exit_reason, event["num_samples"]) == ("7", "certain", 2)
+
+
+def test_online_it_draws_no_more_once_the_deadline_is_over():
+    worker = Confident(*[trace(n, f"{n}", 5.0) for n in range(4)], ("9}", [5.0] * 2), ("8}", [5.0] * 2))
+    respond, calls = worker._respond, []
+
+    def counting(task):
+        calls.append(task)
+        if len(calls) == 3:
+            current_program().lifetime.clock = lambda: time.monotonic() + 600
+        return respond(task)
+
+    worker._respond = counting
+    arguments = {"mode": "online", "warm_up_sample_num": 2, "keep_share": 1.0, "group_size": 4, "top_k": 2}
+    with ScaffoldingLlm(DeepConfController(8, **arguments), {"generation": worker}, seed=0) as llm:
+        result = llm.generate("Question", deadline=600)
+    (event,) = (each for each in result.program.trace if each["event"] == "vote")
+    assert (result.exit_reason, event["num_samples"]) == ("deadline", 4)
+
+
+def test_a_worker_that_gives_none_is_refused_by_the_name_of_the_controller():
+    class Silent(ScriptedWorker):
+        max_num_logprobs = 0
+
+    with pytest.raises(ConfigError, match=r"read: use another worker, or another .* of DeepConfController"):
+        ScaffoldingLlm(DeepConfController(2), {"generation": Silent("no")})
 
 
 def test_a_worker_that_gives_too_few_is_refused_when_the_stack_is_built():

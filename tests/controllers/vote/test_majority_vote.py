@@ -321,6 +321,22 @@ def test_best_of_n_takes_a_thinking_budget_where_it_reads_no_log_probabilities(a
     assert ("thinking_budget" in best.needs.fields) is is_honoured
 
 
+@pytest.mark.parametrize(
+    "controller",
+    [
+        MajorityVoteController(NATIVE, 3, weight="mean_logprob"),
+        MajorityVoteController(NATIVE, 3, weight="answer_probability"),
+        BestOfNController(NATIVE, default_sample_num=2, reward="mean_logprob"),
+        BestOfNController(NATIVE, ProcessRewardController(reward="mean_logprob"), default_sample_num=2),
+    ],
+)
+def test_a_worker_without_the_log_probabilities_that_are_read_is_refused_before_any_request(controller):
+    worker = ScriptedWorker("no")
+    worker.max_num_logprobs = 0
+    with pytest.raises(ConfigError, match=f"reports log-probabilities of at most 0 .* of {type(controller).__name__}"):
+        ScaffoldingLlm(controller, {"generation": worker})
+
+
 # ---- samples that fail
 
 
