@@ -117,12 +117,14 @@ class Dispatcher:
                         f"a controller yielded {type(work).__name__}; yield a list of Task or a ParallelProcess"
                     )
         finally:
-            for held in rolling.values():
-                await _end(held.running)
-            if generator is not None:
-                generator.close()
-            if self._scope_listeners:
-                await self._end_scope(scope)
+            try:
+                for held in rolling.values():
+                    await _end(held.running)
+                if generator is not None:  # something is raised already, and is what the caller is told
+                    _close(generator)
+            finally:
+                if self._scope_listeners:
+                    await self._end_scope(scope)
 
     def _branches(
         self, process: ParallelProcess, result: ScaffoldingResult, scope: ExecutionScope
@@ -212,9 +214,20 @@ class Dispatcher:
         for worker in self._scope_listeners:
             try:
                 await worker.on_scope_end(scope.scope_id)
-            except Exception as error:  # the request has ended, so only the loop's handler can act on it
-                message = f"{type(worker).__name__}.on_scope_end failed"
-                asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+            except Exception as error:
+                _report(f"{type(worker).__name__}.on_scope_end failed", error)
+
+
+def _close(generator: Any) -> None:
+    try:
+        generator.close()
+    except Exception as error:
+        _report("a controller failed while it was closed", error)
+
+
+def _report(message: str, error: Exception) -> None:
+    """Tell the loop's handler, since the request has ended."""
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 
 def _is_cancelled() -> bool:

@@ -261,8 +261,10 @@ class ScaffoldingResult:
                 continue
 
     def push(self, output: ScaffoldingOutput) -> None:
-        """For hosts: add a part of the output, cumulative."""
+        """For hosts: add a part of the output, cumulative; one behind the end, such as of an audit, is dropped."""
         with _lock:
+            if self.finished:
+                return
             if self._unread is not None and self._current_reader() is not None:
                 self._unread.append(output)
             else:  # no reader: the latest part includes all earlier ones

@@ -10,9 +10,10 @@ import pytest
 
 from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
-from scaffolding_ext.errors import RequestCancelledError, RequestError, TaskError
+from scaffolding_ext.errors import RequestCancelledError, RequestError, RequestTimeoutError, TaskError
 from scaffolding_ext.host import dispatch
 from scaffolding_ext.host.llm import ScaffoldingLlm
+from scaffolding_ext.host.request import abort
 from scaffolding_ext.protocol import (
     Controller,
     GenerationTask,
@@ -123,6 +124,26 @@ def test_branches_run_concurrently_and_scopes_end(host):
         scope = result.id
     assert sorted(scopes) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert set(worker.ended_scopes) == {f"{scope}:{path}" for path in ("0", "1", "0.0", "0.1", "1.0", "1.1")} | {scope}
+
+
+def test_a_scope_ends_though_its_controller_raises_while_it_is_closed(host):
+    class Sour(BaseController):
+        def run(self, task, **kwargs):
+            task.worker_tag = WorkerTag.GENERATION
+            try:
+                yield [task]
+            finally:
+                raise Boom
+
+    gate = Gate()
+    worker = ScopeListener(gate)
+    with host(Sour(), worker) as llm:
+        result = llm.generate_async("x")
+        gate.wait_for(1)
+        llm.loop.call_soon_threadsafe(abort, result, RequestTimeoutError("its time is over"))
+        with pytest.raises(RequestTimeoutError):
+            result.result(WAIT)
+    assert worker.ended_scopes == [result.id]
 
 
 def test_a_failing_scope_listener_does_not_fail_the_request(host):

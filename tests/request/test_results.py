@@ -57,6 +57,17 @@ def test_streaming_reaches_the_caller_while_it_is_generated(host):
     assert texts[-1] == "abc"
 
 
+def test_a_part_that_comes_behind_the_end_is_dropped(host, echo):
+    async def read(result):
+        return [part.outputs[0].text async for part in result]
+
+    with host(worker=echo()) as llm:
+        result = llm.generate_async("x")
+        result.result(WAIT)
+        result.push(ScaffoldingOutput("an audit's", None))
+        assert asyncio.run(read(result)) == ["X"]
+
+
 def test_streaming_raises_the_requests_error(host, failing_on):
     async def read():
         async for _ in llm.generate_async("bad"):
