@@ -13,6 +13,7 @@ questions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,28 +23,22 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._lib.command import benchmark, size, track
-from benchmarks._lib.load_programs import (
-    RECORDINGS,
-    NumMore,
-    asked_once,
-    read_questions,
-    vote_program,
-    votes_of,
-)
 from benchmarks._lib.report import Report
-from benchmarks._lib.traffic.programs import Program
-from benchmarks._lib.traffic.simulator import arrival_times, serve_programs
-from benchmarks.studies.real import SIMULATED, simulated_recording
+from benchmarks._lib.simulator import NEVER, Program, RequestRound, Work, arrival_times, serve_programs
+from benchmarks.studies.real import CONSOL, EPOCH, R1, SIMULATED, simulated_recording
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
-from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
+from scaffolding_ext.controllers.certaindex import entropy_certaindex
+from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold, ThresholdEvery
-from scaffolding_ext.evaluation.logs.samples import RecordedQuestion
+from scaffolding_ext.evaluation.logs.read import read_recording
+from scaffolding_ext.evaluation.logs.samples import Floats
+from scaffolding_ext.evaluation.tune.space import labelled_votes
+from scaffolding_ext.request.program import LAST_STEP, StepCounts
 from scaffolding_ext.scheduling import EarliestDeadline, Fifo, Gang, Policy, ShortestRemaining
 
-Floats = npt.NDArray[np.float64]
 SLOS = (1.5, 2.0, 3.0, 5.0)
 SLO = 3.0  # of the orders
 RATES = (0.2, 0.35, 0.5, 0.65, 0.8, 1.1, 1.5, 2.0, 3.0)
@@ -65,6 +60,56 @@ ORDERS: Mapping[str, Callable[[], Policy]] = {
     "gang": Gang,
     EARLIEST: EarliestDeadline,
 }
+RECORDINGS = {  # files, part of their tasks' names, samples of a vote, and samples read (None: as many as most have)
+    "R1-8B, MATH-500": (R1, None, 16, None),
+    "Epoch, AIME": (EPOCH, "OTIS", 8, 8),
+    "Epoch, GPQA": (EPOCH, "GPQA", 8, 8),
+    "o3-mini, AIME24": (CONSOL, "aime24", 16, None),
+}
+
+NumMore = Callable[[tuple[int, ...], int], int]
+"""Samples to draw next, given the classes so far and the most that a vote may have."""
+
+
+def asked_once(rule: AllocationRule) -> NumMore:
+    """Return a rule's decisions, each computed once."""
+    return functools.lru_cache(1 << 18)(lambda classes, most: rule.num_more(Votes(classes, most)))
+
+
+class Ballot(NamedTuple):
+    """Answer of a served vote: the samples that voted, and the number of samples drawn."""
+
+    voted: Sequence[int]
+    num_drawn: int
+
+
+def vote_program(vote: LabelledVote, num_more: NumMore, in_time: bool = False) -> Program:
+    """Build the program of a vote that draws its samples in order, as its rule says; its answer is a `Ballot`.
+
+    Args:
+        in_time: True if the vote knows its deadline, as the controller does.
+    """
+    classes, lengths, most = vote.classes, vote.lengths, len(vote.classes)
+
+    def work(now: float, deadline: float) -> Work:
+        voted: list[int] = []
+        drawn, until = 0, now + (1 - LAST_STEP) * (deadline - now) if in_time else NEVER
+        while drawn < most and now < until:
+            num = num_more(tuple(classes[index] for index in voted), most) or int(not drawn)
+            if not num:
+                break
+            seen = entropy_certaindex([classes[index] for index in voted])
+            steps = StepCounts("vote" if most > 1 else "chain", len(voted), most - len(voted), seen)
+            end = yield RequestRound(tuple(lengths[drawn : drawn + num]), steps, until)
+            voted += [drawn + index for index in sorted(end.ended)]
+            now, drawn = end.now, drawn + num
+        if not voted:  # the first to end answers late; here it begins again
+            shortest = min(range(drawn), key=lengths.__getitem__)
+            yield RequestRound((lengths[shortest],))
+            voted = [shortest]
+        return Ballot(voted, drawn)
+
+    return work
 
 
 class Engine(NamedTuple):
@@ -191,7 +236,7 @@ def largest_rate(shares: Sequence[Floats] | Floats) -> Floats:
 
 
 def loads_of(
-    questions: Sequence[RecordedQuestion],
+    questions: Sequence[LabelledVote],
     num_samples: int,
     engine: Engine,
     num: int,
@@ -199,14 +244,18 @@ def loads_of(
     *,
     has_chains: bool = False,
 ) -> list[Load]:
-    """Loads of half of the questions each; a question of several runs is in one half."""
+    """Loads of half of the questions each, in random orders; a question of several runs is in one half."""
     loads = []
     for seed in seeds:
         rng = np.random.default_rng([seed, num_samples])
         ids = rng.permutation(sorted({each.id for each in questions})).tolist()
         others, mixed = set(ids[: len(ids) // 2]), [questions[at] for at in rng.permutation(len(questions))]
         own = [question for question in mixed if question.id not in others][:MOST_QUESTIONS]
-        votes = votes_of(own, num_samples, NUM_ORDERS, rng)
+        votes = [
+            question.reordered(rng.permutation(len(question.classes))[:num_samples].tolist())
+            for question in own
+            for _ in range(NUM_ORDERS)
+        ]
         loads.append(Load(votes, engine, num, rng, has_chains=has_chains))
     return loads
 
@@ -248,9 +297,12 @@ def add_orders(workload: Workload) -> None:
 def main(report: Report, num_votes: int, num_seeds: int, data: Path | None) -> None:
     """Right answers in time, and arrivals that an engine bears with answers in time, by stopping and order."""
     engine, seeds = Engine(Queue(PLACES, SLOWDOWN), SECONDS), range(report.seed, report.seed + num_seeds)
-    recordings = {SIMULATED: (simulated_recording(20, report.rng).questions, 16)}
+    recordings = {SIMULATED: (labelled_votes(simulated_recording(20, report.rng)), 16)}
     if data is not None:
-        recordings = {name: (read_questions(data, each), each.num_samples) for name, each in RECORDINGS.items()}
+        recordings = {
+            name: (labelled_votes(read_recording([data / file], task=task, num_samples=num_read)), num_samples)
+            for name, (file, task, num_samples, num_read) in RECORDINGS.items()
+        }
     for name, recording in recordings.items():
         report.figure(f"{name}: questions", len({each.id for each in recording[0]}))
         add_recording(Workload(name, loads_of(*recording, engine, num_votes, seeds), report))

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks._lib.command import benchmark, size, track
 from benchmarks._lib.report import Report
-from benchmarks._lib.traffic.simulator import arrival_times
+from benchmarks._lib.simulator import arrival_times
 from benchmarks.engines.eviction import TOKENS_PER_BLOCK, Order, worker
 from scaffolding_ext import HuggingFaceWorker, Prompting, ScaffoldingLlm, SearchController
 from scaffolding_ext.controllers.tree.stops import Certaindex, Unchanged

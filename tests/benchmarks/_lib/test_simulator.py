@@ -7,14 +7,15 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from benchmarks._lib.traffic.programs import (
+from benchmarks._lib.simulator import (
     Program,
     RequestRound,
     RoundEnd,
     Work,
+    arrival_times,
     fixed_program,
+    serve_programs,
 )
-from benchmarks._lib.traffic.simulator import arrival_times, serve_programs
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.registry import policies
 from scaffolding_ext.request.program import Progress, StepCounts

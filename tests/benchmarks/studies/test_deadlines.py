@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks._lib.load_programs import Ballot, asked_once, vote_program
 from benchmarks._lib.report import Report
-from benchmarks._lib.traffic.simulator import serve_programs
+from benchmarks._lib.simulator import serve_programs
 from benchmarks.studies.deadlines import (
     ALL,
     DEFAULT,
@@ -15,11 +14,14 @@ from benchmarks.studies.deadlines import (
     IN_TIME,
     RATES,
     STATIC,
+    Ballot,
     Engine,
     Load,
     Workload,
+    asked_once,
     largest_rate,
     rule_of,
+    vote_program,
 )
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote

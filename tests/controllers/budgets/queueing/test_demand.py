@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks._lib.traffic.programs import RequestRound, fixed_program
-from benchmarks._lib.traffic.simulator import arrival_times, serve_programs
+from benchmarks._lib.simulator import RequestRound, arrival_times, fixed_program, serve_programs
 from scaffolding_ext.controllers.budgets.queueing.demand import Demand
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType
 from scaffolding_ext.controllers.budgets.queueing.model import Moments, objective, pollaczek_khinchine

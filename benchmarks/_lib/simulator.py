@@ -1,26 +1,135 @@
-"""Event simulation of programs on a batching engine, under a policy and at any arrival rate.
+"""Programs of requests on a simulated engine that batches, under a policy and at any arrival rate.
 
-It uses the same policies and waiting line as real requests.
+The engine serves up to so many requests at once, each slower the more there are. Policies and the waiting line are
+those of real requests.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
-from itertools import zip_longest
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from benchmarks._lib.traffic.engine import NEVER, BatchingEngine
-from benchmarks._lib.traffic.programs import Program, RoundEnd, Work
 from scaffolding_ext import require
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
-from scaffolding_ext.request.program import Progress
+from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.request.program import Progress, StepCounts
 from scaffolding_ext.scheduling import Fifo, Policy, WaitingLine
 
 PATIENCE = 512  # like the embedded engine
+NEVER = float("inf")
+T = TypeVar("T")
+
+
+class BatchingEngine(Generic[T]):
+    """Requests served side by side at one speed.
+
+    One clock of the work done for each request suffices: a request ends when the clock has advanced by its service
+    time.
+
+    Args:
+        speed: Speed of each of n parallel requests; 1 for a single request. None is always 1, and 1 / n is processor
+            sharing.
+
+    Attributes:
+        next_end: End of the next request if no other begins before; infinite without requests.
+    """
+
+    def __init__(self, batch_limit: int, speed: Callable[[int], float] | None = None) -> None:
+        sizes = range(1, require.whole("batch_limit", batch_limit) + 1)
+        self._rates = [0.0, *(1.0 if speed is None else float(speed(size)) for size in sizes)]
+        if min(self._rates[1:]) <= 0:
+            raise ConfigError(f"is {min(self._rates[1:])} at some size; it must be above 0", "speed")
+        self.now = self._clock = 0.0
+        self.next_end = NEVER
+        self._batch: list[tuple[float, int, T]] = []  # clock time of each end, and its number
+        self._numbers = itertools.count()
+
+    @property
+    def has_place(self) -> bool:
+        """True if another request may begin."""
+        return len(self._batch) < len(self._rates) - 1
+
+    def begin(self, request: T, service: float) -> None:
+        """Begin a request that would take `service` seconds by itself."""
+        heapq.heappush(self._batch, (self._clock + service, next(self._numbers), request))
+        self._foresee()
+
+    def advance(self, now: float) -> None:
+        """Advance to a time not later than `next_end`."""
+        self._clock += self._rates[len(self._batch)] * (now - self.now)
+        self.now = now
+
+    def end(self) -> T:
+        """Advance to `next_end` and return the request that ends there."""
+        self.now = self.next_end
+        self._clock, _, request = heapq.heappop(self._batch)
+        if not self._batch:
+            self._clock = 0.0  # keeps it precise
+        self._foresee()
+        return request
+
+    def stop(self, request: T) -> float:
+        """Remove a running request; returns the seconds of service it has left."""
+        place = next(place for place, (*_, each) in enumerate(self._batch) if each is request)
+        left = self._batch[place][0] - self._clock
+        self._batch[place] = self._batch[-1]
+        self._batch.pop()
+        heapq.heapify(self._batch)
+        if not self._batch:
+            self._clock = 0.0
+        self._foresee()
+        return left
+
+    def _foresee(self) -> None:
+        rate = self._rates[len(self._batch)]
+        self.next_end = self.now + (self._batch[0][0] - self._clock) / rate if self._batch else NEVER
+
+
+class RequestRound(NamedTuple):
+    """Requests that a program sends at once.
+
+    The round ends when all of them have ended, or at `until`. Requests that are still running then are stopped.
+
+    Attributes:
+        num_tokens: Tokens that each request decodes if it runs to its end; at least one request.
+        steps: The program's progress when it sends them.
+    """
+
+    num_tokens: tuple[float, ...]
+    steps: StepCounts = StepCounts()
+    until: float = NEVER
+
+
+class RoundEnd(NamedTuple):
+    """End of a round.
+
+    Attributes:
+        ended: Indices of the requests that ran to their end, in the order of their ends.
+    """
+
+    now: float
+    ended: tuple[int, ...]
+
+
+Work = Generator[RequestRound, RoundEnd, Any]
+"""The work of a program: it yields rounds, is sent the end of each, and returns its answer."""
+
+Program = Callable[[float, float], Work]
+"""Begins a program, given its arrival and its deadline in simulated seconds (infinite without one)."""
+
+
+def fixed_program(*rounds: RequestRound, answer: Any = None) -> Program:
+
+    def work(now: float, deadline: float) -> Work:
+        yield from (each for each in rounds)  # a tuple's iterator has no send()
+        return answer
+
+    return work
 
 
 def arrival_times(rate: float, number: int, rng: np.random.Generator) -> Floats:
@@ -190,4 +299,4 @@ class _Simulation:
 
 
 def _by_turns(rounds: Iterable[list[_Request]]) -> list[_Request]:
-    return [request for turn in zip_longest(*rounds) for request in turn if request is not None]
+    return [request for turn in itertools.zip_longest(*rounds) for request in turn if request is not None]

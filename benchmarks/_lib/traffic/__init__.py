@@ -1,1 +1,0 @@
-"""Concurrent programs: arrivals, a simulated engine that serves them, and figures."""
