@@ -276,7 +276,7 @@ def chains(report: Report, data: Path | None, num_simulated: int) -> None:
     if data is None:
         add_stops(report, SIMULATED, simulated_recording(num_simulated, report.rng, 1, has_probes=True))
         return
-    recording = read_recording([data / GEMMA], run=RANDOM_SET, num_samples=1)
+    recording = read_recording([data / GEMMA], num_samples=1)
     own = [index for index, run in enumerate(recording.runs) if run == RANDOM_SET]
     add_stops(report, "GPQA", recording.taking(own))
 

@@ -118,17 +118,11 @@ max_tokens_option = click.option("--max_tokens", type=click.IntRange(min=1), hel
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output.")
 
 
-class _Told(logging.Handler):
-    """Writes log records to standard error."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"Note: {record.getMessage()}", err=True)
-
-
 @contextmanager
 def families_told() -> Iterator[None]:
     """Report the prompt family found for a model on standard error, while the block runs."""
-    logger, handler = logging.getLogger("scaffolding_ext.prompts.prompting"), _Told()
+    logger, handler = logging.getLogger("scaffolding_ext.prompts.prompting"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("Note: %(message)s"))
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

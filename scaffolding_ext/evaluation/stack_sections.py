@@ -70,13 +70,9 @@ class EvaluationConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _check_until(self) -> EvaluationConfig:
+    def _check_budget(self) -> EvaluationConfig:
         if self.until is not None and self.total_tokens is not None:
             raise PydanticCustomError("until", "until takes no total_tokens: leave one of them out")
-        return self
-
-    @model_validator(mode="after")
-    def _check_budget(self) -> EvaluationConfig:
         if self.total_tokens is not None and self.epochs > 1:
             raise PydanticCustomError(
                 "budget",

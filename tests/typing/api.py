@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from scaffolding_ext import (
 )
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.evaluation.run.records import Record
-from scaffolding_ext.evaluation.run.runner import evaluate, evaluate_async
+from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.evaluation.run.summary import Summary, summarize
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, TaskStatus, Worker
 from scaffolding_ext.protocol.meta import note
@@ -82,7 +83,7 @@ async def wait(llm: ScaffoldingLlm, samples: list[Example]) -> list[Record]:
     await llm.generate_async("How many?", sample_id="a", epoch=1)
     async for part in llm.generate_async("How many?"):
         assert part is not None
-    return await evaluate_async(llm, samples, epochs=2)
+    return await asyncio.to_thread(evaluate, llm, samples, epochs=2)
 
 
 def measure(source: str) -> float | None:

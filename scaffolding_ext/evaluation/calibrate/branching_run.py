@@ -52,12 +52,9 @@ class BranchedProblem(NamedTuple):
     entropies: list[list[float]]
     layer_scores: list[list[float]]
 
-    def chosen(self, scores: Sequence[float] | None = None, weighs_confidence: bool = True) -> int:
-        """Return the branch selected by some scores; None takes those at full depth."""
-        values = np.asarray(self.scores if scores is None else scores)
-        if weighs_confidence:
-            values = values * np.sqrt(self.confidences)
-        return int(np.argmax(values))
+    def chosen(self) -> int:
+        """Return the branch that is selected at full depth: by its score, weighed by its confidence."""
+        return int(np.argmax(np.asarray(self.scores) * np.sqrt(self.confidences)))
 
 
 class _Recorder(WrappingWorker):

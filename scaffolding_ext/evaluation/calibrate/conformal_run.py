@@ -37,7 +37,6 @@ from scaffolding_ext.request.program import next_seed, record
 from scaffolding_ext.stack.build import build_stack, check_stack
 from scaffolding_ext.stack.config import ComponentConfig, StackConfig
 from scaffolding_ext.stats.intervals import Interval, paired_bootstrap
-from scaffolding_ext.stats.resampling import checked_values
 
 
 class CalibrationTurn(NamedTuple):
@@ -218,13 +217,8 @@ def realised_rate(
     """Return the share of decisions that fired, and its 95 % interval over resampled questions, if there are several.
 
     Scores of one question are correlated, so a binomial interval would be too narrow.
-
-    Raises:
-        ValueError: An entry is neither 0 nor 1, or `questions` has another length.
     """
-    values = checked_values("fired", fired)
-    if not np.isin(values, (0.0, 1.0)).all():
-        raise ValueError("fired has an entry that is neither 0 nor 1; give the decisions, not the p-values.")
+    values = np.asarray(fired, dtype=float)
     if len(np.unique(questions)) < 2:
         return float(values.mean()), None
     found = paired_bootstrap(values, np.zeros_like(values), questions, rng=rng, num_resamples=num_resamples)

@@ -73,20 +73,13 @@ def kept_samples(runs: Sequence[FinishedRun], num_samples: int) -> list[PairedSa
 
     Raises:
         DatasetError: The runs share fewer than two questions, or a file can no longer be read.
-        ValueError: A run was not read from a file.
     """
     pairs = paired(runs)
     right = [run.columns["correct"][rows] for run, rows in zip(runs, pairs.rows, strict=True)]
     agreeing = np.all([column == right[0] for column in right], axis=0)
     keys = [pairs.key(number) for number in np.sort(np.argsort(agreeing, kind="stable")[:num_samples])]
     wanted = set(keys)
-    found = []
-    for run in runs:
-        if run.path is None:
-            raise ValueError(
-                f"{run.name} was not read from a file, so its records are unavailable: read the run from its folder"
-            )
-        found.append(_records_of(run.path, wanted))
+    found = [_records_of(run.path, wanted) for run in runs]
     return [PairedSample(key, [own[key] for own in found]) for key in keys]
 
 

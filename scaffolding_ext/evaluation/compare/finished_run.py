@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 
 from scaffolding_ext import plain_yaml
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.run.records import Record, each_record
+from scaffolding_ext.evaluation.run.records import each_record
 from scaffolding_ext.evaluation.run.run_folder import CONFIG, SAMPLES, VOTES, answers_of
 from scaffolding_ext.evaluation.run.run_stats import OUTCOMES, Column, RunStats
 from scaffolding_ext.evaluation.run.summary import Summary, summary_of
@@ -33,14 +33,14 @@ class FinishedRun:
     """A run as columns with an entry per record, in the order of its file.
 
     Attributes:
-        path: Its file of records; None for records from memory.
+        path: Its file of records.
         columns: `question` (number of the record's question), `epoch`, `correct` (0 or 1), `decoded`, `computed`
             (decoded and prefilled tokens) and `seconds`.
         config: The stack of the run; empty if its folder has no config.yaml.
     """
 
     name: str
-    path: Path | None
+    path: Path
     summary: Summary
     tally: RunStats
     columns: dict[str, Column]
@@ -67,33 +67,21 @@ def read_run(path: str | os.PathLike[str], name: str | None = None) -> FinishedR
     place = Path(path)
     samples = answers_of(place) if place.is_dir() else place
     name = name or (place.resolve().name if place.is_dir() else place.name.partition(".")[0])
-    return run_of(each_record(samples), name, samples, _config_beside(samples))
-
-
-def run_of(
-    records: Iterable[Record], name: str, path: Path | None = None, config: Mapping[str, Any] | None = None
-) -> FinishedRun:
-    """Build a run from records, which are read one by one and not kept.
-
-    Raises:
-        DatasetError: There are no records, or a sample and epoch occurs twice.
-    """
     tally = RunStats()
-    for record in records:
+    for record in each_record(samples):
         tally.add(record)
-    place = name if path is None else path
     if not tally.num_samples:
-        raise DatasetError(f"{place} has no records; compare needs at least one")
+        raise DatasetError(f"{samples} has no records; compare needs at least one")
     columns = tally.columns()
     columns["correct"] = (columns["outcome"] == OUTCOMES.index("correct")).astype(np.float64)
-    run = FinishedRun(name, path, summary_of(tally), tally, columns, config or {})
+    run = FinishedRun(name, samples, summary_of(tally), tally, columns, _config_beside(samples))
     order = np.lexsort((columns["epoch"], columns["question"]))
     keys = np.column_stack((columns["question"], columns["epoch"]))[order]
     twice = np.flatnonzero((keys[1:] == keys[:-1]).all(axis=1))
     if len(twice):
         key = run.key(order[twice[0]])
         raise DatasetError(
-            f"{place} has {key.id!r}, epoch {key.epoch}, twice; records are paired by both, so they must be unique"
+            f"{samples} has {key.id!r}, epoch {key.epoch}, twice; records are paired by both, so they must be unique"
         )
     return run
 

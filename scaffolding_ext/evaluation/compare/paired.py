@@ -221,18 +221,6 @@ def _warnings_of_settings(baseline: FinishedRun, run: FinishedRun) -> list[str]:
             )
         if "workers" in differing:
             found.append("the stacks' `workers` sections differ: part of the difference may be theirs")
-    uncounted = [
-        f"{one.name} waited for {', '.join(sorted(purposes))}, and its ledger counts no such tokens"
-        for one, other in ((baseline, run), (run, baseline))
-        if (
-            purposes := (one.summary.mean_seconds_by_phase.keys() & other.tally.by_purpose.keys())
-            - one.tally.by_purpose.keys()
-        )
-    ]
-    if uncounted:
-        found.append(
-            f"the ledgers count different purposes ({'; '.join(uncounted)}): ratios of tokens are too good or too bad"
-        )
     return found
 
 

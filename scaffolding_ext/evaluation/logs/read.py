@@ -35,7 +35,6 @@ def read_recording(
     paths: Sequence[str | os.PathLike[str]],
     *,
     task: str | None = None,
-    run: str | None = None,
     num_samples: int | None = None,
 ) -> Recording:
     """Read and grade the samples of one or more logs, merging samples of the same question and run.
@@ -43,7 +42,6 @@ def read_recording(
     Args:
         paths: Files and folders; see `_KINDS`.
         task: Take only questions of tasks whose name contains it, ignoring case.
-        run: Take only runs whose name contains it.
         num_samples: See `recording_of`.
 
     Raises:
@@ -60,15 +58,10 @@ def read_recording(
     every = [question for log in logs for question in log.questions]
     if not every:
         raise DatasetError(f"{', '.join(log.source for log in logs)}: has no finished sample: did its run fail?")
-    in_task, in_run = (task or "").lower(), (run or "").lower()
-    wanted = [each for each in every if in_task in each.task.lower() and in_run in each.run.lower()]
+    wanted = [each for each in every if (task or "").lower() in each.task.lower()]
     if not wanted:
-        tasks, runs = (sorted({getattr(each, name) for each in every} - {""}) for name in ("task", "run"))
-        given = " and ".join(f"the {name} {value!r}" for name, value in (("task", task), ("run", run)) if value)
-        raise DatasetError(
-            f"no question has {given or 'samples'}; the tasks are {', '.join(tasks) or 'not named'}, "
-            f"the runs {', '.join(runs[:10]) or 'not named'}"
-        )
+        tasks = sorted({each.task for each in every} - {""})
+        raise DatasetError(f"no question has the task {task!r}; the tasks are {', '.join(tasks) or 'not named'}")
     places = collections.Counter((each.run, each.task, each.id) for each in wanted if len(each.samples) > 1)
     joined = sum(number > 1 for number in places.values())  # lines of a single sample are meant to be merged
     together = merged(wanted, ", ".join(log.source for log in logs))

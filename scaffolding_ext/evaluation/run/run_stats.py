@@ -17,9 +17,8 @@ from scaffolding_ext.protocol.meta import Purpose
 
 Column = npt.NDArray[Any]
 COUNTS = ("decoded", "prefilled", "reused")
-OUTCOMES = ("correct", "cut_off", "unanswered", "undetermined", "wrong", "failed", "refused")
+OUTCOMES = ("correct", "cut_off", "unanswered", "undetermined", "wrong", "failed")
 _OUTCOME_OF = {name: number for number, name in enumerate(OUTCOMES)}
-REFUSALS = ("ServerBusyError",)  # errors of requests without room
 _MOST_SHOWN = 3  # undetermined answers
 _NO_ANSWER = (Purpose.DISCARDED, Purpose.AUDIT)  # of tokens that reached no answer of the vote
 # Fields kept of a record.
@@ -166,7 +165,7 @@ _OWN_SECONDS = ("total", "ended_at", "first_token", "within")
 
 def _outcome(record: Record) -> str:
     if record.error is not None:
-        return "refused" if record.error.type in REFUSALS else "failed"
+        return "failed"
     if record.correct:
         return "correct"
     if record.exit_reason == CUT_OFF:

@@ -228,7 +228,7 @@ def evaluate(
     clock: Callable[[], float] = time.perf_counter,
     units_implied: bool = False,
 ) -> list[Record]:
-    """Run every sample and wait for all; inside a running event loop await `evaluate_async` instead.
+    """Run every sample and wait for all; on a running event loop, call it with `asyncio.to_thread`.
 
     Only as many requests as the host runs at once are in flight, so times and time-outs include no waiting for it.
 
@@ -242,24 +242,10 @@ def evaluate(
         The records in the order of the samples, with the epochs of a sample adjacent.
 
     Raises:
-        RuntimeError: This thread runs an event loop, which would block.
+        RuntimeError: This thread runs an event loop.
         ValueError: `epochs` is below 1, or two questions have the same id.
     """
-    if _in_event_loop():
-        raise RuntimeError("evaluate() would block the running event loop; there, use `await evaluate_async(...)`")
-    return asyncio.run(evaluate_async(llm, samples, epochs, timeout, on_record, clock, units_implied))
-
-
-async def evaluate_async(
-    llm: ScaffoldingLlm,
-    samples: Sequence[Example],
-    epochs: int = 1,
-    timeout: float | None = None,
-    on_record: OnRecord | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-    units_implied: bool = False,
-) -> list[Record]:
-    """Like `evaluate`, for callers on an event loop. Cancelling it cancels the requests in flight."""
+    check_samples(samples, epochs)
     records: dict[tuple[str, int], Record] = {}
 
     def keep(record: Record) -> None:
@@ -267,8 +253,7 @@ async def evaluate_async(
         if on_record is not None:
             on_record(record)
 
-    check_samples(samples, epochs)
-    await run_jobs(LocalEngine(llm, timeout, clock, units_implied), jobs_of(samples, epochs), keep)
+    asyncio.run(run_jobs(LocalEngine(llm, timeout, clock, units_implied), jobs_of(samples, epochs), keep))
     return [records[sample.id, epoch] for sample, epoch in jobs_of(samples, epochs)]
 
 
@@ -347,11 +332,3 @@ def check_samples(samples: Sequence[Example], epochs: int) -> None:
         checked_prompt(sample.prompt)
     if len({sample.id for sample in samples}) < len(samples):
         raise ValueError("two questions have the same id; ids must be unique, because seeds derive from them")
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -61,8 +61,7 @@ def test_thresholds_are_chosen_on_what_was_judged():
 def test_a_choice_follows_scores_and_confidence():
     one = problem(0, confidences=[0.5, 0.98], scores=[0.6, 0.5])
     assert one.chosen() == 1  # 0.6 * 0.707 against 0.5 * 0.990
-    assert one.chosen(weighs_confidence=False) == 0
-    assert one.chosen([0.9, 0.1]) == 0
+    assert one._replace(scores=[0.9, 0.1]).chosen() == 0
 
 
 def test_a_stack_that_is_no_branching_one_is_refused():

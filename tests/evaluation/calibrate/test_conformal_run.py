@@ -226,8 +226,3 @@ def test_the_interval_covers_where_the_binomial_one_does_not() -> None:
         binomial += of_binomial.low <= 0.4 <= of_binomial.high
     assert clustered / 400 > 0.95 - 4 * math.sqrt(0.95 * 0.05 / 400) - 0.01  # 0.01: 60 questions are few
     assert binomial / 400 < 0.7
-
-
-def test_what_is_no_decision_is_refused() -> None:
-    with pytest.raises(ValueError, match="neither 0 nor 1"):
-        realised_rate([0.04, 0.5], [1, 2], seeded())

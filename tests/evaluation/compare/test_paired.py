@@ -113,20 +113,6 @@ def test_votes_that_ended_early_after_the_same_number_of_samples_are_not_called_
     assert compared(plain, rows(40, lambda n: n % 2 > 0, lambda n: 9, **early)).warnings == []
 
 
-def test_a_purpose_that_only_one_run_has_is_no_fault_of_its_ledger(compared: Callable[..., Comparison]) -> None:
-    plain = rows(40, lambda n: n % 2 > 0, lambda n: 9, seconds={"total": 1.0, "chain": 1.0})
-    probed = {"total": 1.0, "chain": 0.8, "probe": 0.2}
-    assert compared(plain, rows(40, lambda n: n % 2 > 0, lambda n: 9, probes=3, seconds=probed)).warnings == []
-
-
-def test_a_purpose_that_one_of_two_ledgers_leaves_out_is_told(compared: Callable[..., Comparison]) -> None:
-    probed = {"total": 1.0, "chain": 0.8, "probe": 0.2}
-    counted = rows(40, lambda n: n % 2 > 0, lambda n: 9, probes=3, seconds=probed)
-    uncounted = rows(40, lambda n: n % 2 > 0, lambda n: 9, seconds=probed)
-    (warning,) = compared(counted, uncounted).warnings
-    assert warning.startswith("the ledgers count different purposes (ours waited for probe, and its ledger counts no")
-
-
 def test_a_rule_that_fired_once_is_not_warned_about(compared: Callable[..., Comparison]) -> None:
     probe = {"event": "probe", "branch": [], "seconds": 0.0}
     ours = rows(40, lambda n: n % 2 > 0, lambda n: 9, trace=[probe])

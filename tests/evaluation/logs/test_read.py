@@ -170,13 +170,13 @@ def test_questions_without_tokens_and_with_few_samples_are_left_out_and_counted(
         read(tmp_path / "log.jsonl", rows, num_samples=5)
 
 
-def test_task_and_run_choose(tmp_path: Path) -> None:
+def test_a_task_chooses(tmp_path: Path) -> None:
     rows = [
         {"id": "a", "run": run, "task": task, "samples": [sample("1")]} for run in "xy" for task in ("GPQA", "AIME")
     ]
-    recording = read(tmp_path / "log.jsonl", rows, task="gpqa", run="y")
-    assert [(each.run, each.task) for each in recording.questions] == [("y", "GPQA")]
-    with pytest.raises(DatasetError, match=r"the tasks are AIME, GPQA, the runs x, y"):
+    recording = read(tmp_path / "log.jsonl", rows, task="gpqa")
+    assert [(each.run, each.task) for each in recording.questions] == [("x", "GPQA"), ("y", "GPQA")]
+    with pytest.raises(DatasetError, match=r"the tasks are AIME, GPQA"):
         read(tmp_path / "log.jsonl", rows, task="math")
 
 

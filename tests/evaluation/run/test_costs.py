@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +9,7 @@ from scaffolding_ext.controllers.basic.native_generation import NativeGeneration
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, record_writer
 from scaffolding_ext.evaluation.run.run_stats import RunStats
-from scaffolding_ext.evaluation.run.runner import evaluate_async
+from scaffolding_ext.evaluation.run.runner import evaluate
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import GenerationTask, TaskStatus, Worker
 
@@ -28,7 +27,7 @@ class InstantWorker(Worker):
 def test_a_record_costs_as_much_among_many_as_among_few(call_count: Any, tmp_path: Path) -> None:
     tally = RunStats()
 
-    async def run(llm: ScaffoldingLlm, num_samples: int) -> None:
+    def run(llm: ScaffoldingLlm, num_samples: int) -> None:
         samples = [Example(f"q{number}", f"Question {number}", "1") for number in range(num_samples)]
         with record_writer(tmp_path / str(num_samples), clock=lambda: 0.0) as write:
 
@@ -36,20 +35,20 @@ def test_a_record_costs_as_much_among_many_as_among_few(call_count: Any, tmp_pat
                 write(record)
                 tally.add(record)
 
-            await evaluate_async(llm, samples, on_record=keep)
+            evaluate(llm, samples, on_record=keep)
 
     def calls_a_record(llm: ScaffoldingLlm, num_samples: int) -> float:
         before = call_count.num
         call_count.start()
         try:
-            asyncio.run(run(llm, num_samples))
+            run(llm, num_samples)
         finally:
             call_count.stop()
         return float(call_count.num - before) / num_samples
 
     controller = NativeGenerationController({"temperature": 0.7})
     with ScaffoldingLlm(controller, {"generation": InstantWorker()}, 1, seed=0) as llm:
-        asyncio.run(run(llm, 10))
+        run(llm, 10)
         few, many = calls_a_record(llm, 50), calls_a_record(llm, 200)
     assert tally.num_correct == 260
     assert 0 < many <= 1.05 * few

@@ -15,7 +15,7 @@ from scaffolding_ext.errors import EngineError
 from scaffolding_ext.evaluation.run.datasets import Example
 from scaffolding_ext.evaluation.run.records import Record, prompt_hash
 from scaffolding_ext.evaluation.run.run_stats import RunStats
-from scaffolding_ext.evaluation.run.runner import evaluate, evaluate_async
+from scaffolding_ext.evaluation.run.runner import LocalEngine, evaluate, jobs_of, run_jobs
 from scaffolding_ext.evaluation.run.summary import summary_of
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ScaffoldingOutput
@@ -174,7 +174,7 @@ def test_cancelling_an_evaluation_cancels_its_requests() -> None:
                 loop.call_soon_threadsafe(cancelled.set)
 
         with host(ScriptedWorker("", before=before)) as llm:
-            running = asyncio.create_task(evaluate_async(llm, samples(1)))
+            running = asyncio.create_task(run_jobs(LocalEngine(llm), jobs_of(samples(1), 1), [].append))
             await arrived.wait()
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -184,12 +184,12 @@ def test_cancelling_an_evaluation_cancels_its_requests() -> None:
     asyncio.run(scenario())
 
 
-def test_evaluate_inside_a_loop_is_refused_and_names_the_other_form() -> None:
-    async def scenario() -> None:
-        with host(ScriptedWorker(said)) as llm, pytest.raises(RuntimeError, match="await evaluate_async"):
-            evaluate(llm, samples(1))
+def test_evaluate_runs_beside_an_event_loop_in_a_thread() -> None:
+    async def scenario() -> int:
+        with host(ScriptedWorker(said)) as llm:
+            return len(await asyncio.to_thread(evaluate, llm, samples(1, 2)))
 
-    asyncio.run(scenario())
+    assert asyncio.run(scenario()) == 2
 
 
 def test_wrong_arguments_are_refused() -> None:
