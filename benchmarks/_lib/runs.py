@@ -16,7 +16,7 @@ from scaffolding_ext import load_stack
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.run.datasets import Example
-from scaffolding_ext.evaluation.run.recording_stack import recording_stack
+from scaffolding_ext.evaluation.run.record_chain import recording_stack
 from scaffolding_ext.evaluation.run.records import Record, record_writer
 from scaffolding_ext.evaluation.run.run_folder import SAMPLES, claimed
 from scaffolding_ext.evaluation.run.runner import evaluate

@@ -36,7 +36,7 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChan
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import ChainProbes, RecordedQuestion, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
-from scaffolding_ext.evaluation.run.spending import Claim, next_round, unsettledness
+from scaffolding_ext.evaluation.run.vote_budget import Claim, next_round, unsettledness
 from scaffolding_ext.evaluation.tune.choose import Cheapest, chosen, cross_validated
 from scaffolding_ext.evaluation.tune.endings import Whole
 from scaffolding_ext.evaluation.tune.replay import Replay

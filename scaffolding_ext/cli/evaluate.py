@@ -102,7 +102,7 @@ def evaluate(
     options = given(seed=seed, max_parallel_requests=max_parallel_requests) + given("evaluation.", **settings)
     config, _ = config_with_dataset(source, dataset, [*overrides, *options], own_model, max_tokens)
     if probe_every is not None:
-        from scaffolding_ext.evaluation.run.recording_stack import recording_stack
+        from scaffolding_ext.evaluation.run.record_chain import recording_stack
 
         config = recording_stack(config, probe_every, config.evaluation.num_logprobs)
     kept_in = config.evaluation.output_path

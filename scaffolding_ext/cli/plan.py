@@ -79,8 +79,7 @@ def plan(
     from scaffolding_ext import require
     from scaffolding_ext.controllers.budgets.files import TaskTypes
     from scaffolding_ext.documents import write_text
-    from scaffolding_ext.evaluation.tune.queue import planned_budgets
-    from scaffolding_ext.evaluation.tune.sweep import budgets_of, common_stack, read_sweep
+    from scaffolding_ext.evaluation.tune.budgets_by_type import budgets_of, common_stack, planned_budgets, read_sweep
     from scaffolding_ext.stack.load import load_config
 
     is_file = [path.suffix for path in paths] == [".yaml"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from scaffolding_ext.answers.pool import KillablePool, OverrunError
@@ -13,39 +12,31 @@ from scaffolding_ext.errors import DatasetError, MissingDependencyError
 from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.scoring import Score
 
+_DEADLINE_SECONDS = 5.0  # of a verifier
 _FULL_SCORE = 1.0  # lower scores are for partial answers, or for their form
 
 
-@dataclass(frozen=True)
-class Verifier:
-    """Scores answers to one problem, in a process that is killed when it takes too long.
+def verified(
+    problem: tuple[str, int, int, str, int], answer: str | None, deadline_seconds: float = _DEADLINE_SECONDS
+) -> Score:
+    """Score an answer: only the full score is right; if the verifier fails or takes too long, it is undetermined.
 
-    Attributes:
-        deadline_seconds: Time limit of the verifier.
+    It runs in a process that is killed at the deadline.
+
+    Args:
+        problem: Arguments of `is_right` before the answer.
+
+    Raises:
+        EngineError: No process could be started.
     """
-
-    task: str
-    num_samples: int
-    seed: int
-    args: str
-    number: int
-    deadline_seconds: float = 5.0
-
-    def __call__(self, answer: str | None) -> Score:
-        """Score an answer: only the full score is right; if the verifier fails or takes too long, it is undetermined.
-
-        Raises:
-            EngineError: No process could be started.
-        """
-        if answer is None:
-            return Score(False, None)
-        problem = (self.task, self.num_samples, self.seed, self.args, self.number)
-        try:
-            correct = _pool().submit(self.deadline_seconds, *problem, answer).result()
-        except OverrunError:
-            correct = None
-        verdict = "undetermined" if correct is None else "equal" if correct else "different"
-        return Score(correct is True, verdict)
+    if answer is None:
+        return Score(False, None)
+    try:
+        correct = _pool().submit(deadline_seconds, *problem, answer).result()
+    except OverrunError:
+        correct = None
+    verdict = "undetermined" if correct is None else "equal" if correct else "different"
+    return Score(correct is True, verdict)
 
 
 @functools.cache
@@ -89,8 +80,13 @@ def gym_problems(task: str, num_samples: int, seed: int, args: Mapping[str, Any]
         entries = [drawn[number] for number in range(num_samples)]
     except Exception as error:  # a task's configuration may raise anything
         raise DatasetError(f"cannot draw problems of reasoning_gym:{task}: {type(error).__name__}: {error}") from error
-    verifiers = [Verifier(task, num_samples, seed, given, number) for number in range(num_samples)]
     return [
-        Example(f"{task}-{seed}-{number}", entry["question"], str(entry["answer"]), task, verifiers[number])
+        Example(
+            f"{task}-{seed}-{number}",
+            entry["question"],
+            str(entry["answer"]),
+            task,
+            functools.partial(verified, (task, num_samples, seed, given, number)),
+        )
         for number, entry in enumerate(entries)
     ]

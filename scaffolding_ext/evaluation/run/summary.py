@@ -47,33 +47,6 @@ class Repeats(NamedTuple):
         }
 
 
-class _Attempts(NamedTuple):
-    """Questions with the same number of attempts: right ones and classes, shape [num_questions, num_attempts]."""
-
-    correct: npt.NDArray[np.bool_]
-    classes: npt.NDArray[np.int64]
-
-
-def _figures_of(tables: Sequence[_Attempts]) -> Repeats:
-    """Compute the figures for the powers of two up to the epochs, and the epochs.
-
-    Questions with fewer attempts, which occur only in an interrupted run, are left out of a figure.
-    """
-    n = max(table.correct.shape[1] for table in tables)
-
-    def estimated(shares: Sequence[npt.NDArray[np.float64]], k: int) -> Estimate:
-        values, size = np.concatenate(shares), n / k  # number of disjoint subsets of n attempts
-        return share_of_questions(size * values, np.full(len(values), size))
-
-    majority, passed = {}, {}
-    for k in sorted({2**i for i in range(n.bit_length())} | {n}):
-        enough = [table for table in tables if table.correct.shape[1] >= k]
-        rng = np.random.default_rng(_SEED)
-        majority[k] = estimated([majority_at_k(table.classes, table.correct, k, rng=rng) for table in enough], k)
-        passed[k] = estimated([pass_at_k(table.correct, k) for table in enough], k)
-    return Repeats(n, estimated([table.correct.mean(axis=1) for table in tables], 1), majority, passed)
-
-
 def _classes(numbers: Sequence[int], right: Sequence[bool], answers: Sequence[str], units_implied: bool) -> list[int]:
     """Return the class of each attempt's answer, -1 without one; all right answers are one class.
 
@@ -400,16 +373,20 @@ def _share_of(columns: Mapping[str, Column], chosen: npt.NDArray[np.bool_]) -> I
 
 
 def _repeats_of(tally: RunStats, columns: Mapping[str, Column]) -> Repeats:
+    """Compute the figures for the powers of two up to the epochs, and the epochs.
+
+    Questions with fewer attempts, which occur only in an interrupted run, are left out of a figure.
+    """
     correct = columns["outcome"] == OUTCOMES.index("correct")
     question = columns["question"].astype(np.int64)
     sizes = np.bincount(question, minlength=len(tally.questions))
     order = np.lexsort((columns["epoch"], question))
     ends = np.cumsum(sizes)
     answers = list(tally.answers)
-    tables = []
+    attempts = []  # right ones and classes of questions with as many attempts, shape [num_questions, num_attempts]
     for size in sorted(set(sizes.tolist())):
         own = np.flatnonzero(sizes == size)
-        places = order[(ends[own] - size)[:, None] + np.arange(size)]  # of its attempts, shape [num_questions, size]
+        places = order[(ends[own] - size)[:, None] + np.arange(size)]
         classes = np.zeros_like(places)
         if size > 1:
             numbers = columns["answer"].astype(np.int64)[places]
@@ -419,8 +396,20 @@ def _repeats_of(tally: RunStats, columns: Mapping[str, Column]) -> Repeats:
                     for row, right in zip(numbers, correct[places], strict=True)
                 ]
             )
-        tables.append(_Attempts(correct[places], classes))
-    return _figures_of(tables)
+        attempts.append((correct[places], classes))
+    n = int(sizes.max())
+
+    def estimated(shares: Sequence[npt.NDArray[np.float64]], k: int) -> Estimate:
+        values, size = np.concatenate(shares), n / k  # number of disjoint subsets of n attempts
+        return share_of_questions(size * values, np.full(len(values), size))
+
+    majority, passed = {}, {}
+    for k in sorted({2**i for i in range(n.bit_length())} | {n}):
+        enough = [(right, classes) for right, classes in attempts if right.shape[1] >= k]
+        rng = np.random.default_rng(_SEED)
+        majority[k] = estimated([majority_at_k(classes, right, k, rng=rng) for right, classes in enough], k)
+        passed[k] = estimated([pass_at_k(right, k) for right, _ in enough], k)
+    return Repeats(n, estimated([right.mean(axis=1) for right, _ in attempts], 1), majority, passed)
 
 
 def _job_figures(columns: Mapping[str, Column]) -> dict[str, Any]:

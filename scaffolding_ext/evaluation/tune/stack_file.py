@@ -16,7 +16,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import Recording
-from scaffolding_ext.evaluation.run.recording_stack import sample_of, whole_chain
+from scaffolding_ext.evaluation.run.record_chain import sample_of, whole_chain
 from scaffolding_ext.evaluation.stack_sections import TunedConfig
 from scaffolding_ext.evaluation.tune.choose import Promise
 from scaffolding_ext.evaluation.tune.endings import Cut, Ending, Stopped, Whole

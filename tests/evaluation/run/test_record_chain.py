@@ -9,7 +9,7 @@ import pytest
 
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.run.recording_stack import recording_stack
+from scaffolding_ext.evaluation.run.record_chain import recording_stack
 from scaffolding_ext.evaluation.run.records import read_records
 from scaffolding_ext.evaluation.run.run_folder import claimed
 from scaffolding_ext.evaluation.run.session import Session

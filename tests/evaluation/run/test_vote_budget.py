@@ -10,7 +10,7 @@ from benchmarks.studies.real import evenness, spend
 from scaffolding_ext.controllers.vote.allocation.base import Votes
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
-from scaffolding_ext.evaluation.run.spending import (
+from scaffolding_ext.evaluation.run.vote_budget import (
     Round,
     next_round,
     unsettledness,
