@@ -84,7 +84,7 @@ def run_in_folder(config: StackConfig, folder: Path) -> None:
         click.ClickException: A request failed, or the run was interrupted.
     """
     with claimed(folder, resume=True) as goes_on:
-        run = Session.of(config.for_run(), folder)
+        run = Session(config.for_run(), folder)
         if goes_on:
             run.resume(is_mended=True)
         stopped_by = run.go(lambda words: click.echo(words, err=True))

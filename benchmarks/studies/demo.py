@@ -35,9 +35,10 @@ from benchmarks._lib.runs import (
     side_by_side,
 )
 from benchmarks._lib.runs import compare_runs as add_comparison
+from scaffolding_ext.documents import write_text
 from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
 from scaffolding_ext.evaluation.drawing import below, drawing
-from scaffolding_ext.evaluation.report.page import write_report
+from scaffolding_ext.evaluation.report.page import rendered
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
 from scaffolding_ext.stats.intervals import Estimate
 
@@ -132,7 +133,7 @@ def main(
     plot(report.figures, runs, plot_path)
     folders = keep_runs(report_path.parent, {name: runs[name] for name in (PLAIN, CUT, DYNASOR)})
     compared = compare_runs(folders, seed=report.seed)
-    write_report(report_path, compared, kept_samples(compared.runs, num_problems))
+    write_text(report_path, rendered(compared, kept_samples(compared.runs, num_problems)))
     report.closing = [f"report, with every chain: {report_path}"]  # the picture has told its own path
 
 

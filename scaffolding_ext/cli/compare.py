@@ -41,6 +41,7 @@ def compare(
     Example:
       scaffolding-ext compare runs/native runs/dynasor --report_path report.html
     """
+    from scaffolding_ext.documents import write_text
     from scaffolding_ext.evaluation.compare.compared import compare_runs, kept_samples
     from scaffolding_ext.evaluation.report.terminal import compare_lines
 
@@ -49,9 +50,9 @@ def compare(
     compared = compare_runs(runs, seed=seed)
     samples = kept_samples(compared.runs, num_traces) if report_path or chrome_trace else []
     if report_path is not None:
-        from scaffolding_ext.evaluation.report.page import write_report
+        from scaffolding_ext.evaluation.report.page import rendered
 
-        write_report(report_path, compared, samples)
+        write_text(report_path, rendered(compared, samples))
     if chrome_trace is not None:
         from scaffolding_ext.evaluation.report.timeline import write_chrome_trace
 

@@ -114,7 +114,7 @@ def evaluate(
         config = config.for_run()
         if not dry_run:
             config = calibrated_online(config, folder or Path(held.enter_context(TemporaryDirectory())))
-        run = Session.of(config, folder)
+        run = Session(config, folder)
         if goes_on:
             run.resume(is_mended=not dry_run)
         if dry_run:

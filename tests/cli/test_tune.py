@@ -34,7 +34,7 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(main, list(map(str, arguments)))
 
 
-def write_log(path: Path, num_questions: int = 60, num_samples: int = 6, seed: int = 0, **fields: Any) -> Path:
+def write_log(path: Path, num_questions: int = 60, num_samples: int = 4, seed: int = 0, **fields: Any) -> Path:
     """Questions whose answers are mostly right; `fields` go into every sample, None takes a field out."""
     rng = np.random.default_rng(seed)
     lines = []
@@ -80,12 +80,12 @@ def test_a_table_of_twelve_lines_and_advice_without_names_of_classes(log: Path) 
     table, _, rest = result.stdout.partition("\n\n")
     assert len(table.splitlines()) <= 12
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
-    assert [line.split("  ")[0] for line in table.splitlines()[1:]][:2] == ["ask 6 times", "ask once"]
+    assert [line.split("  ")[0] for line in table.splitlines()[1:]][:2] == ["ask 4 times", "ask once"]
     advice = " ".join(rest.rpartition("\n\n")[2].split())
     assert re.match(r"Advice: ask .*\. Decoded tokens: \d+ % saved \(\d+ to \d+\); accuracy: ", advice)
     assert "--max_loss 0.3 bounds the loss on the questions that choose" in advice
     assert not set(allocation_rules.names()) & set(re.findall(r"\w+", result.stdout))
-    assert "60 questions, 6 samples each" in rest
+    assert "60 questions, 4 samples each" in rest
     assert len(result.stdout.split()) <= 250
     assert "Next: the same command with --output_path stack.yaml" in rest
 
@@ -232,7 +232,7 @@ def test_samples_that_not_all_questions_have_are_counted(log: Path, tmp_path: Pa
     question = json.loads(first)
     longer.write_text(f"{json.dumps({**question, 'samples': question['samples'] * 2})}\n{rest}")
     told = " ".join(run("tune", longer).stdout.split())
-    assert "Left out: samples after the first 6 of 1 questions, which have up to 12." in told
+    assert "Left out: samples after the first 4 of 1 questions, which have up to 8." in told
 
 
 def test_a_long_tuning_says_on_stderr_what_it_does(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,8 @@ def test_a_long_tuning_says_on_stderr_what_it_does(log: Path, monkeypatch: pytes
 
 def test_many_samples_without_an_answer_are_said(log: Path, tmp_path: Path) -> None:
     silent = tmp_path / "silent.jsonl"
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    longer = write_log(tmp_path / "longer.jsonl", num_samples=6)
+    rows = [json.loads(line) for line in longer.read_text().splitlines()]
     for row in rows:
         for sample in row["samples"][2:]:
             sample["answer"] = None
@@ -287,7 +288,7 @@ def test_a_line_that_beats_the_choice_on_both_is_named(log: Path) -> None:
 
 def test_figures_without_an_interval_have_none(log: Path) -> None:
     first = run("tune", log).stdout.splitlines()[1]
-    assert re.fullmatch(r"ask 6 times +[\d.]+ +\+0\.0 +100 +1\.0", first)
+    assert re.fullmatch(r"ask 4 times +[\d.]+ +\+0\.0 +100 +1\.0", first)
 
 
 def test_no_promise_by_silence(log: Path, tmp_path: Path) -> None:
@@ -297,12 +298,12 @@ def test_no_promise_by_silence(log: Path, tmp_path: Path) -> None:
     told = " ".join(result.stderr.split())
     assert "nothing promises at most 2 points lost" in told
     assert "the test needs at least 163 questions" in told
-    assert "Advice: ask 6 times and vote. No setting keeps the promise." in result.stdout
+    assert "Advice: ask 4 times and vote. No setting keeps the promise." in result.stdout
     assert not stack.exists()
 
 
 def test_a_promise_stands_in_the_stack(tmp_path: Path) -> None:
-    log, stack = write_log(tmp_path / "log.jsonl", 150, 6), tmp_path / "stack.yaml"
+    log, stack = write_log(tmp_path / "log.jsonl", 150), tmp_path / "stack.yaml"
     result = run("tune", log, "--confidence", 0.9, "--max_loss", 5, "--output_path", stack)
     assert result.exit_code == 0, result.output
     tuned = load_config(stack).tuned
@@ -336,7 +337,7 @@ def test_wrong_options_say_what_is_allowed(log: Path, options: list[str], told: 
 
 
 def test_a_budget_and_prices_and_seconds(tmp_path: Path) -> None:
-    log = write_log(tmp_path / "log.jsonl", 20, 6, seconds=2.5)
+    log = write_log(tmp_path / "log.jsonl", 20, seconds=2.5)
     for options in (["--budget", "25%"], ["--cost", "1,0.1,5"], ["--cost", "seconds"]):
         result = run("tune", log, *options, "--json")
         assert result.exit_code == 0, result.output

@@ -20,12 +20,15 @@ class Compared(NamedTuple):
     Attributes:
         runs: The baseline first.
         comparisons: Of each other run with the baseline.
-        points: Accuracy and tokens of each run, on the samples that it shares with the first.
     """
 
     runs: list[FinishedRun]
     comparisons: list[Comparison]
-    points: list[Point]
+
+    @property
+    def points(self) -> list[Point]:
+        """Accuracy and tokens of each run, on the samples that it shares with the first."""
+        return [self.comparisons[0].baseline_point, *(one.run_point for one in self.comparisons)]
 
     @property
     def warnings(self) -> list[str]:
@@ -50,9 +53,7 @@ def compare_runs(paths: Sequence[Path], *, seed: int = 0) -> Compared:
         DatasetError: A run cannot be read, is given twice, or shares fewer than two questions with the first.
     """
     runs = [read_run(path, name) for path, name in zip(paths, distinct_names(paths), strict=True)]
-    comparisons = [compare(runs[0], run, seed=seed) for run in runs[1:]]
-    points = [comparisons[0].baseline_point, *(one.run_point for one in comparisons)]
-    return Compared(runs, comparisons, points)
+    return Compared(runs, [compare(runs[0], run, seed=seed) for run in runs[1:]])
 
 
 class PairedSample(NamedTuple):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import io
-import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from scaffolding_ext.documents import write_text
 from scaffolding_ext.evaluation.compare.compared import Compared, PairedSample
 from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, FinishedRun
 from scaffolding_ext.evaluation.compare.paired import Point
 from scaffolding_ext.evaluation.drawing import COLOURS, charts_need, drawing, point
 from scaffolding_ext.evaluation.report import terminal as tables
 from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.run.sections import SectionFigure
+from scaffolding_ext.evaluation.tables import amount, between
 from scaffolding_ext.evaluation.web_page import data_uri, render_page
 from scaffolding_ext.stats.intervals import Estimate
 
@@ -45,19 +46,10 @@ PURPOSE_COLORS = {
 }
 
 
-def write_report(path: str | os.PathLike[str], compared: Compared, samples: Sequence[PairedSample]) -> None:
-    """Write the page.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    write_text(path, rendered(compared, samples))
-
-
 def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
     runs = compared.runs
     needed = charts_need()
-    reasons = [tables.exit_shares(run) for run in runs]
+    reasons = [_exit_shares(run) for run in runs]
     return render_page(
         "report.html",
         runs=[{"name": run.name, "color": color_of(number), "summary": run.summary} for number, run in enumerate(runs)],
@@ -66,7 +58,6 @@ def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
         frontier=None if needed else frontier_chart(compared.points),
         charts_need=needed,
         purposes=_purposes(runs),
-        purpose_colors=PURPOSE_COLORS,
         sections=_sections(runs),
         reasons=list(dict.fromkeys(reason for own in reasons for reason in own)),
         shares=reasons,
@@ -91,16 +82,30 @@ def _purposes(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
 
 
 def _sections(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
-    names = dict.fromkeys(section for run in runs for section in run.summary.sections)
-    those = {name: [run for run in runs if name in run.summary.sections] for name in names}
-    return [
-        {
-            "name": name,
-            "runs": [run.name for run in found],
-            "lines": tables.section_lines([run.summary.sections[name] for run in found]),
-        }
-        for name, found in those.items()
-    ]
+    """Return a table for each section, with a line for each figure: its name, and its value in each run."""
+    found = []
+    for section in dict.fromkeys(section for run in runs for section in run.summary.sections):
+        own = {run.name: run.summary.sections[section] for run in runs if section in run.summary.sections}
+        names = dict.fromkeys(name for figures in own.values() for name in figures)
+        lines = [[name, *(_shown(figures.get(name)) for figures in own.values())] for name in names]
+        found.append({"name": section, "runs": list(own), "lines": lines})
+    return found
+
+
+def _shown(figure: SectionFigure | None) -> str:
+    if figure is None or (figure.value is None and not figure.counts):
+        return "-"
+    if figure.counts:
+        return ", ".join(f"{which} {amount(num)} ({num / figure.num:.0%})" for which, num in figure.counts.items())
+    ends = "" if figure.low is None or figure.high is None else between(figure.low, figure.high, ".4g")
+    return f"{figure.value:.4g}{ends}" + (f" of {amount(figure.of)}" if figure.kind == "share" else "")
+
+
+def _exit_shares(run: FinishedRun) -> dict[str, float]:
+    """Return the share of a run's requests by exit reason, most frequent first."""
+    failed = {f"failed: {error}": num for error, num in run.tally.errors.items()}
+    told = Counter({**run.tally.exit_reasons, **failed}).most_common()
+    return {reason: num / run.tally.num_samples for reason, num in told}
 
 
 def _row(sample: PairedSample) -> dict[str, Any]:

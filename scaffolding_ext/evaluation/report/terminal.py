@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from scaffolding_ext.evaluation.compare.compared import Compared
-from scaffolding_ext.evaluation.compare.finished_run import FinishedRun
 from scaffolding_ext.evaluation.run.formats import Example
-from scaffolding_ext.evaluation.run.sections import SectionFigure
 from scaffolding_ext.evaluation.run.summary import Drawn, Summary
 from scaffolding_ext.evaluation.tables import amount, answers_drawn, between, saved
 from scaffolding_ext.stats.intervals import Estimate, Interval, McNemar
@@ -141,31 +138,6 @@ def compare_lines(compared: Compared, written: Mapping[str, Path]) -> list[str]:
     return [_cut(line) for line in lines] + [f"{what}: {path}" for what, path in written.items()]
 
 
-def section_lines(runs: Sequence[Mapping[str, SectionFigure]]) -> list[list[str]]:
-    """Return the lines of one section: a figure's name, and its value in each run; counts have one line each."""
-    lines = []
-    for name in dict.fromkeys(name for figures in runs for name in figures):
-        found = [figures.get(name) for figures in runs]
-        of_counts = dict.fromkeys(which for one in found if one is not None for which in one.counts or {})
-        if of_counts:
-            lines += [[f"{name}: {which}", *(_shown_count(one, which) for one in found)] for which in of_counts]
-        else:
-            lines.append([name, *("-" if one is None else shown_figure(one) for one in found)])
-    return lines
-
-
-def shown_figure(figure: SectionFigure) -> str:
-    if figure.value is None:
-        return "-"
-    ends = "" if figure.low is None or figure.high is None else between(figure.low, figure.high, ".4g")
-    return f"{figure.value:.4g}{ends}" + (f" of {amount(figure.of)}" if figure.kind == "share" else "")
-
-
-def _shown_count(figure: SectionFigure | None, which: str) -> str:
-    number = 0 if figure is None or figure.counts is None else figure.counts.get(which, 0)
-    return amount(number) + (f" ({number / figure.num:.0%})" if figure is not None and figure.num else "")
-
-
 def shown_mcnemar(found: McNemar) -> str:
     if not found.only_a and not found.only_b:
         return "right on the same questions"
@@ -173,13 +145,6 @@ def shown_mcnemar(found: McNemar) -> str:
         f"only the first is right on {found.only_a:,}, only the other on {found.only_b:,}: "
         f"p = {found.p_value:.3g} (McNemar)"
     )
-
-
-def exit_shares(run: FinishedRun) -> dict[str, float]:
-    """Return the share of a run's requests by exit reason, most frequent first."""
-    failed = {f"failed: {error}": num for error, num in run.tally.errors.items()}
-    told = Counter({**run.tally.exit_reasons, **failed}).most_common()
-    return {reason: num / run.tally.num_samples for reason, num in told}
 
 
 def shown_points(difference: Estimate) -> str:

@@ -65,7 +65,11 @@ def _locked(folder: Path, goes_on: bool) -> FileIO:
     """Open and lock the lock file; the process that holds it owns the run."""
     taken = [name for name in _FILES if os.path.lexists(folder / name)]
     if taken and not goes_on:
-        raise _occupied(folder, taken)
+        going_on = ", or continue the run with --resume" if SAMPLES in taken else ""
+        raise OutputError(
+            f"{folder} holds {', '.join(taken)}; runs do not mix, with each other or with other files: name another "
+            f"--output_path{going_on}"
+        )
     lock = FileIO(folder / LOCK, "w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,14 +78,6 @@ def _locked(folder: Path, goes_on: bool) -> FileIO:
         lock.close()
         raise OutputError(f"another process runs in {folder}; wait for it, or name another --output_path") from None
     return lock
-
-
-def _occupied(folder: Path, taken: list[str]) -> OutputError:
-    going_on = ", or continue the run with --resume" if SAMPLES in taken else ""
-    return OutputError(
-        f"{folder} holds {', '.join(taken)}; runs do not mix, with each other or with other files: name another "
-        f"--output_path{going_on}"
-    )
 
 
 def _remove(folders: list[Path]) -> None:

@@ -7,6 +7,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from scaffolding_ext import require
@@ -105,11 +106,8 @@ class LocalEngine:
         scored = None if output is None else await self._score(answer, sample)
         published = result.program.figures
         audited = await result.audited() if error is None and result.is_audited else None
-        return Record(
-            id=sample.id,
-            epoch=job.epoch,
-            prompt_hash=prompt_hash(sample.prompt),
-            target=sample.target,
+        return replace(
+            _record_of(job),
             output=None if output is None else output.text,
             answer=answer,
             correct=scored is not None and scored.correct,
@@ -125,8 +123,6 @@ class LocalEngine:
             seed=result.program.seeds.seed,
             trace=result.program.trace.decisions,
             error=None if error is None else _told(error),
-            prompt=sample.prompt,
-            kind=sample.kind,
             figures=await self._figures(published, scored, answer, sample) if published else {},
             audit=None if audited is None else await self._audit(audited, scored, sample),
             samples=await self._samples(published, sample) if self._llm.keep_samples and output is not None else None,
@@ -177,6 +173,11 @@ class LocalEngine:
 
 
 def failed_record(job: EvaluationJob, error: Exception) -> Record:
+    return replace(_record_of(job), error=RecordError(type(error).__name__, str(error)))
+
+
+def _record_of(job: EvaluationJob) -> Record:
+    """Return the record of a job that has not run."""
     return Record(
         id=job.sample.id,
         epoch=job.epoch,
@@ -191,7 +192,7 @@ def failed_record(job: EvaluationJob, error: Exception) -> Record:
         seconds={"total": 0.0, "ended_at": round(time.time(), 3)},
         seed=None,
         trace=[],
-        error=RecordError(type(error).__name__, str(error)),
+        error=None,
         prompt=job.sample.prompt,
         kind=job.sample.kind,
     )

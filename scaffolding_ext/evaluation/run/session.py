@@ -86,13 +86,11 @@ class Finished(NamedTuple):
 
 
 class Session:
-    """A stack, its samples, and the part of them that is done.
+    """A stack, its samples, and the part of them that is done; stack, dataset and budget are checked.
 
     Args:
-        config: The stack, from `StackConfig.for_run`.
+        config: The stack, from `StackConfig.for_run`, with a dataset.
         folder: Output folder, claimed by the caller; None writes nothing.
-        budget: Chooses samples round by round, if one budget is spent on all votes; None runs every epoch.
-        until: Ends the run when its result is known; the samples are then in its order.
 
     Attributes:
         controller: The stack's outermost controller, checked but not bound to workers.
@@ -101,50 +99,31 @@ class Session:
         num_left: Requests without a record, because a server was down and did not come back; else 0.
 
     Raises:
-        ConfigError: The stack is wrong, or there are too many samples.
+        ConfigError: The stack or its budget is wrong, or there are too many samples.
+        DatasetError: The dataset is unusable.
     """
 
-    def __init__(
-        self,
-        config: StackConfig,
-        samples: Sequence[Example],
-        folder: Path | None,
-        controller: Controller | None = None,
-        budget: VoteBudget | None = None,
-        until: UntilKnown | None = None,
-    ) -> None:
-        self.config = config
-        self.controller = check_stack(config) if controller is None else controller
-        self._samples = samples
-        self._folder = folder
-        self._budget = budget
-        self._until = until
-        self._epochs = config.evaluation.epochs if budget is None else budget.max_samples
-        check_samples(samples, self._epochs)
-        self.tally = RunStats(units_implied(config), keeps_answers=self._epochs > 1)
-        self._counted = RunStats(units_implied(config), keeps_answers=self._epochs > 1)  # by `until`
+    def __init__(self, config: StackConfig, folder: Path | None) -> None:
+        settings = config.evaluation
+        self.config, self._folder = config, folder
+        self.controller = check_stack(config)
+        limit = None if settings.limit is None else str(settings.limit)
+        self._samples: Sequence[Example] = load_dataset(**_dataset_of(config), limit=limit)
+        self._epochs: int = settings.epochs
+        self._until: UntilKnown | None = None
+        self._budget: VoteBudget | None = None
+        implied = units_implied(config)
+        if settings.until is not None:
+            self._until, self._samples = stop_of(settings.until, self._samples, settings.epochs, config.seed)
+        if settings.total_tokens is not None:
+            self._budget = VoteBudget(self.controller, self._samples, settings.total_tokens, units_implied=implied)
+            self._epochs = self._budget.max_samples
+        check_samples(self._samples, self._epochs)
+        self.tally = RunStats(implied, keeps_answers=self._epochs > 1)
+        self._counted = RunStats(implied, keeps_answers=self._epochs > 1)  # by `until`
         self._apart: dict[str, list[Record]] = {}  # records that it does not count yet
         self.num_left = 0
         self.done: set[tuple[str, int]] = set()
-
-    @classmethod
-    def of(cls, config: StackConfig, folder: Path | None) -> Session:
-        """Build the run of a stack file with a dataset; stack, dataset and budget are checked.
-
-        Raises:
-            ConfigError: The stack or its budget is wrong.
-            DatasetError: The dataset is unusable.
-        """
-        settings = config.evaluation
-        controller = check_stack(config)
-        limit = None if settings.limit is None else str(settings.limit)
-        samples = load_dataset(**_dataset_of(config), limit=limit)
-        budget = until = None
-        if settings.until is not None:
-            until, samples = stop_of(settings.until, samples, settings.epochs, config.seed)
-        if settings.total_tokens is not None:
-            budget = VoteBudget(controller, samples, settings.total_tokens, units_implied=units_implied(config))
-        return cls(config, samples, folder, controller, budget, until)
 
     @property
     def num_requests(self) -> int:

@@ -127,11 +127,6 @@ class UntilKnown:
         }
 
 
-def shuffled(samples: Sequence[Example], seed: int | None) -> list[Example]:
-    """Return the samples in a random order; further samples leave the order of the others as it is."""
-    return sorted(samples, key=lambda sample: derive_seed("until", seed, sample.id))
-
-
 def answered_by(run: str, samples: Sequence[Example]) -> dict[str, float]:
     """Return the share of right answers to each sample in another run; samples that it lacks are left out.
 
@@ -160,7 +155,7 @@ def answered_by(run: str, samples: Sequence[Example]) -> dict[str, float]:
 def stop_of(text: str, samples: Sequence[Example], epochs: int, seed: int | None) -> tuple[UntilKnown, list[Example]]:
     """Return the rule of `evaluation.until`, and the samples to ask, in their order."""
     goal = UntilGoal.of(text)
-    order = shuffled(samples, seed)
+    order = sorted(samples, key=lambda sample: derive_seed("until", seed, sample.id))  # further ones keep the order
     if goal.baseline is None:
         return UntilKnown(goal, [sample.id for sample in order], epochs), order
     baseline = answered_by(goal.baseline, order)

@@ -65,7 +65,7 @@ def stack_of(
         sampling = {} if own == base.sampling else {"sampling": own}
         return base.model_copy(update={"controller": component, "tuned": tuned, **sampling})
     given = {"controller": component, "workers": _server(recording.model), "tuned": tuned}
-    sampling = _carried(recording, is_vote=_votes(controller))
+    sampling = _carried(recording, is_vote=setting.num_samples > 1)
     return StackConfig.model_validate({**given, "sampling": sampling} if sampling else given)
 
 
@@ -124,10 +124,6 @@ def limit_of(recording: Recording, base: StackConfig | None) -> int:
         return int(recorded or _MAX_TOKENS)
     longest = max(int(each.tokens.max()) for each in recording.questions)
     return 1 << max(0, longest - 1).bit_length()
-
-
-def _votes(controller: Mapping[str, Any]) -> bool:
-    return controllers.resolve(controller["type"]) is MajorityVoteController
 
 
 def _carried(recording: Recording, *, is_vote: bool) -> dict[str, Any]:

@@ -183,9 +183,9 @@ def test_time_outs_are_told_apart_from_wrong_answers(tmp_path: Path, setting: st
     with OpenAIServer(ScriptedWorker(r"\boxed{1}"), "m", flavor="openai", fault=fault) as server:
         arguments = ["eval", "--config", "configs:native", "--model", "m", "--base_url", server.url]
         arguments += ["--dataset", str(tmp_path / "q.jsonl"), "--set", "workers.generation.args.max_retries=0"]
-        ran = CliRunner().invoke(main, [*arguments, "--set", setting, "--json"])
-        told = CliRunner().invoke(main, [*arguments, "--set", setting]).stdout
-    summary = json.loads(ran.stdout)["summary"]
+        arguments += ["--output_path", str(tmp_path / "run"), "--set", setting]
+        told = CliRunner().invoke(main, arguments).stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())["summary"]
     assert summary["errors"] == {error: 1}
     assert (summary["num_correct"], summary["num_wrong"], summary["num_timed_out"]) == (1, 2, 1)
     assert "of the 3 that ended in time 33.3" in told

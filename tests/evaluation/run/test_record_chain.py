@@ -33,7 +33,7 @@ def stack(controller: dict[str, Any], num_questions: int = 2, epochs: int = 1) -
 
 def recorded_in(config: StackConfig, folder: Path) -> None:
     with claimed(folder, resume=True) as goes_on:
-        session = Session.of(config, folder)
+        session = Session(config, folder)
         if goes_on:
             session.resume(is_mended=True)
         assert session.go(lambda text: None) is None

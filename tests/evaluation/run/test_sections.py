@@ -88,7 +88,7 @@ def test_a_strangers_controller_has_its_section_everywhere(tmp_path: Path) -> No
     compared = compare_runs(folders)
     page = rendered(compared, [])
     assert "<h2>Strange</h2>" in page
-    assert "<th>kinds: easy</th><td>2 (33%)</td><td>2 (33%)</td>" in page
+    assert "<th>kinds</th><td>hard 4 (67%), easy 2 (33%)</td><td>hard 4 (67%), easy 2 (33%)</td>" in page
 
 
 def test_a_votes_own_samples_are_marked_once_a_class() -> None:

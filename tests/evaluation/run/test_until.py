@@ -12,7 +12,7 @@ from scaffolding_ext.documents import json_text
 from scaffolding_ext.errors import ConfigError, DatasetError
 from scaffolding_ext.evaluation.run.formats import Example
 from scaffolding_ext.evaluation.run.records import Record, prompt_hash
-from scaffolding_ext.evaluation.run.until import UntilGoal, UntilKnown, answered_by, shuffled
+from scaffolding_ext.evaluation.run.until import UntilGoal, UntilKnown, answered_by, stop_of
 from scaffolding_ext.request.ledger import Ledger
 
 SAMPLES = [Example(str(number), f"How many are {number}?", "7") for number in range(40)]
@@ -100,10 +100,10 @@ def test_at_the_end_a_small_difference_is_within_the_margin_and_a_large_one_is_n
 
 
 def test_more_samples_leave_the_order_of_the_others_as_it_is() -> None:
-    whole = [each.id for each in shuffled(SAMPLES, 1)]
-    part = [each.id for each in shuffled(SAMPLES[:15], 1)]
+    whole = [each.id for each in stop_of("±2", SAMPLES, 1, 1)[1]]
+    part = [each.id for each in stop_of("±2", SAMPLES[:15], 1, 1)[1]]
     assert [each for each in whole if each in part] == part
-    assert whole != [each.id for each in shuffled(SAMPLES, 2)]
+    assert whole != [each.id for each in stop_of("±2", SAMPLES, 1, 2)[1]]
 
 
 def test_the_other_run_answers_by_question_over_its_epochs(tmp_path: Path) -> None:

@@ -131,8 +131,8 @@ def test_a_budget_a_promise_or_another_goal_is_not_overruled() -> None:
 
 def test_a_choice_that_changes_with_the_questions_says_so() -> None:
     """Of mixed votes, resamples choose now one setting, now another; if all samples are right, always one sample."""
-    for num_questions, ability, is_stable in ((60, 0.7, False), (60, 9.0, True)):
-        plays = Replay(recording(num_questions, ability=ability))
+    for num_samples, ability, is_stable in ((4, 0.7, False), (2, 9.0, True)):
+        plays = Replay(recording(60, num_samples, ability=ability))
         plays.try_all()
         found = tuned(plays, Cheapest(0.003))
         assert found is not None

@@ -241,9 +241,9 @@ def test_the_joint_space_holds_cuts_stops_numbers_and_weights() -> None:
     """Short chains are right where they are sure; whole ones think themselves wrong."""
     rng = np.random.default_rng(0)
     questions = []
-    for number in range(12):
+    for number in range(8):
         chains = []
-        for _ in range(4):
+        for _ in range(3):
             sure = rng.random() < 0.7
             answer = "7" if sure else str(rng.integers(1, 4))
             chains.append(probed([answer] * 4, confidences=[0.95 if sure else 0.3] * 4))

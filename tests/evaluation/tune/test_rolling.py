@@ -144,7 +144,7 @@ def chains(num_questions: int, *, seed: int = 0) -> Recording:
 
 
 def test_the_frontier_goes_from_tokens_to_time_and_is_judged_by_others() -> None:
-    plays, goal = Replay(chains(20)), Cheapest(0.02)
+    plays, goal = Replay(chains(12)), Cheapest(0.02)
     plays.try_all()
     rows = frontier_of(plays, goal)
     assert 2 <= len(rows) <= len(TIME_SHARES)
