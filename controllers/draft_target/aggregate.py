@@ -9,7 +9,7 @@ from scaffolding_ext.controllers.base import finish
 from scaffolding_ext.controllers.draft_target.chain import DraftTargetChain
 from scaffolding_ext.controllers.draft_target.take_over import TakeOverRule
 from scaffolding_ext.controllers.run import Run
-from scaffolding_ext.controllers.vote.voting import elect
+from scaffolding_ext.controllers.vote.voting import elect, end_reason
 from scaffolding_ext.protocol import ControllerGenerator
 from scaffolding_ext.request.figures import Answers
 
@@ -31,10 +31,10 @@ def end_with_vote(run: Run, chains: Sequence[DraftTargetChain], rule: TakeOverRu
         run.sum_up(budget_prediction=budget_prediction(num_taken_over, num_decided, alpha))
     answers = [chain.answer for chain in chains]
     classes = yield from run.group(answers)
-    winner, first = elect(classes)
-    elected = chains[first]
+    election = elect(classes)
+    elected = chains[election.first]
     ends = Counter(str(chain.exit_reason) for chain in chains)
     run.sum_up(chain_ends=ends, answers=Answers(answers, classes))
-    run.event("vote", answers=answers, classes=classes, winner=winner, **rule.figures())
-    reason = elected.exit_reason if len(chains) == 1 else "vote" if winner >= 0 else "no_answer"
+    run.event("vote", answers=answers, classes=classes, winner=election.winner, **rule.figures())
+    reason = elected.exit_reason if len(chains) == 1 else end_reason(election, "vote", elected.exit_reason)
     finish(run.task, elected.text, elected.token_ids, elected.answer, reason)

@@ -161,12 +161,14 @@ class DraftTargetChain:
 
     def carry_out(self, run: Run, decision: Decision) -> ControllerGenerator:
         """Settle the waiting chunk as decided, and record it."""
-        chunk, turn, began = self.draft_chunk, self.turn, elapsed()
+        chunk, turn, began, was_decided = self.draft_chunk, self.turn, elapsed(), self.is_decided
         assert chunk is not None, "a chunk waits"
-        self.num_decided += 1
+        self.num_decided += not was_decided
         self._priority = decision.priority
         num_target_tokens = yield from self.settle(decision.taken_over, decision.is_final)
         self._record(run, decision, turn, began, chunk.num_tokens, num_target_tokens)
+        if not was_decided:
+            run.sum_up(take_over_rate=decision.taken_over)
 
     def _record(
         self, run: Run, decision: Decision, turn: int, began: float, num_draft_tokens: int, num_target_tokens: int
@@ -185,7 +187,6 @@ class DraftTargetChain:
         rejected = decision.taken_over and not self._keeps_rejected
         level, num_calibration = decision.figures.get("alpha"), decision.figures.get("num_calibration")
         run.sum_up(
-            take_over_rate=decision.taken_over,
             **({} if num_calibration is None else {"decided_by_coin": num_calibration == 0}),
             **({} if level is None else {"alpha": Ratio(level, 1)}),
             draft_tokens=num_draft_tokens,

@@ -123,7 +123,7 @@ class KVShareBranchingController(SearchController):
             for branch in going:
                 branch.score = settled(branch.confidence)  # rounded
         else:
-            yield from judge(run, self.scorer, going)  # the default scorer asks no worker; a verdict may exit (5)
+            is_late |= yield from judge(run, self.scorer, going)  # (5); the default scorer asks no worker
         closings = Closings()
         if self.insist_on_answer:
             yield from closings.force(going, self.selector.reads_all)  # of all if all vote, else of the best

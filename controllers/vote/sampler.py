@@ -20,7 +20,7 @@ from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.controllers.vote.allocation.base import Votes
 from scaffolding_ext.controllers.vote.sample import Sample, published_answers
-from scaffolding_ext.controllers.vote.voting import Election
+from scaffolding_ext.controllers.vote.voting import Election, end_reason
 from scaffolding_ext.errors import TaskError
 from scaffolding_ext.prompts.sampling_params import SAMPLE_TEMPERATURE, vary
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, ParallelProcess
@@ -74,14 +74,11 @@ def end_vote(run: Run, votes: Votes, elected: Election, reason: str, num_failed:
     """Write the elected sample into the task, and the vote into the request's trace and figures.
 
     Args:
-        reason: Exit reason of a vote that elected an answer. Without one it is `"length"` if the budget cut the sample
-            whose text is returned, else `"no_answer"`.
+        reason: Exit reason of a vote that elected an answer (see `end_reason`).
     """
     samples, classes = votes.samples, votes.classes
     sample = samples[elected.first]
-    if elected.winner < 0:
-        is_cut = sample.task.customized_result_fields.get("exit_reason") == "length"
-        reason = "length" if is_cut else "no_answer"
+    reason = end_reason(elected, reason, sample.task.customized_result_fields.get("exit_reason"))
     if num_failed:
         run.sum_up(failed_samples=num_failed)
         figures["num_failed"] = num_failed

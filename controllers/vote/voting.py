@@ -31,6 +31,7 @@ class Election(NamedTuple):
     """Result of a vote.
 
     Attributes:
+        winner: The winning class; -1 if no sample has an answer.
         first: Index of the winning class's first sample, which is the vote's output; 0 if no sample has an answer.
     """
 
@@ -41,6 +42,17 @@ class Election(NamedTuple):
 def elect(classes: Sequence[int], weights: Sequence[float] | None = None) -> Election:
     winner = vote(classes, weights)
     return Election(winner, list(classes).index(winner) if winner != -1 else 0)
+
+
+def end_reason(elected: Election, reason: str, returned: str | None) -> str:
+    """Return the exit reason of a vote.
+
+    Args:
+        reason: That of a vote with a winner. Without one it is `"length"` if the budget cut the returned sample, else
+            `"no_answer"`.
+        returned: Exit reason of the sample whose text is returned.
+    """
+    return reason if elected.winner >= 0 else "length" if returned == "length" else "no_answer"
 
 
 class DrawnSamples(NamedTuple):

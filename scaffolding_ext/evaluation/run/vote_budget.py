@@ -23,7 +23,7 @@ from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.needs import Needs
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
-from scaffolding_ext.controllers.vote.voting import elect
+from scaffolding_ext.controllers.vote.voting import elect, end_reason
 from scaffolding_ext.controllers.vote.weights import UniformWeight
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import Example
@@ -220,10 +220,10 @@ def _checked(controller: Controller) -> MajorityVoteController:
 
 def _vote_of(samples: Sequence[Record], classes: list[int]) -> Record:
     """Return the vote of a question: the first sample with the winning answer, with the cost of all samples."""
-    winner, first = elect(classes)
+    election = elect(classes)
     ended = [sample for sample in samples if sample.error is None]
-    elected = samples[first] if winner >= 0 else (ended or samples)[0]
-    reason = "vote" if winner >= 0 else "length" if elected.exit_reason == "length" else "no_answer"
+    elected = samples[election.first] if election.winner >= 0 else (ended or samples)[0]
+    reason = end_reason(election, "vote", elected.exit_reason)
     event = {
         "event": "vote",
         "branch": [],
@@ -233,7 +233,7 @@ def _vote_of(samples: Sequence[Record], classes: list[int]) -> Record:
         "num_rounds": len(samples),
         "answers": [sample.answer for sample in samples],
         "classes": classes,
-        "winner": winner,
+        "winner": election.winner,
         "num_decoded": [_decoded(sample) for sample in samples],
     }
     return dataclasses.replace(

@@ -8,6 +8,7 @@ from scaffolding_ext.controllers.draft_target.router import Router
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.request.figures import Ratio
 from scaffolding_ext.testing import ScriptedWorker
 
 
@@ -24,7 +25,8 @@ def results(rule, nll, num_questions, num_chains=2, max_turns=3):
     made = ConformalDraftTargetController(
         rule=rule, num_chains=num_chains, max_turns=max_turns, draft_tokens=4, target_tokens=4, max_tokens=40
     )
-    with ScaffoldingLlm(made, {"draft": ScriptedWorker("d" * 99), "target": ScriptedWorker(respond)}, seed=0) as llm:
+    draft = ScriptedWorker(lambda task: "}" if task.input_str.endswith("{") else "d" * 99)  # it has no answer
+    with ScaffoldingLlm(made, {"draft": draft, "target": ScriptedWorker(respond)}, seed=0) as llm:
         return [llm.generate(f"question {number}") for number in range(num_questions)], len(scored)
 
 
@@ -45,6 +47,13 @@ def test_a_usual_question_is_the_draft_s_alone_and_no_other_chunk_is_scored():
     assert [event["event"] for event in decided(result)] == ["accept"] * 6  # three turns of two chains
     assert num_scored == 2
     assert "T" not in result.outputs[0].text
+    rate = result.program.figures["ConformalDraftTargetController"]["take_over_rate"]
+    assert rate == Ratio(0, 2)  # a chain is decided once
+
+
+def test_chains_without_an_answer_say_that_their_budget_cut_them():
+    (result,), _ = results(Router(threshold=3.0), lambda: 2.0, 1, max_turns=50)
+    assert (result.answer, result.exit_reason) == (None, "length")
 
 
 def test_all_chains_of_a_question_go_to_the_same_model():

@@ -23,6 +23,7 @@ from scaffolding_ext.protocol.branching import LAYER_EXIT, BranchTask, LayerExit
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note, token_counts_of
 from scaffolding_ext.protocol.task_results import TokenLogprob
+from scaffolding_ext.request.program import Lifetime
 from scaffolding_ext.testing import ScriptedWorker
 from tests.controllers.tree.characters import END, Characters
 
@@ -135,6 +136,19 @@ def test_one_task_writes_all_branches_on_one_prefix_and_another_judges_them(even
     by_purpose = result.program.ledger.by_purpose
     assert by_purpose[Purpose.CHAIN].decoded == sum(len(text) for text, _ in TEXTS.values())  # - hint + end
     assert by_purpose[Purpose.VERIFY].prefilled == sum(map(len, verdicts.branches))
+
+
+def test_verdicts_that_the_deadline_cut_are_said(monkeypatch):
+    class Hung(Sharer):
+        async def _verify(self, task):
+            await asyncio.get_running_loop().create_future()
+
+        task_handlers = {**Sharer.task_handlers, VerifyTask: _verify}  # noqa: RUF012
+
+    worker = Hung(TEXTS)
+    monkeypatch.setattr(Lifetime, "left", property(lambda _: 0.2 if worker.tasks else 1000.0))
+    result = answer(worker)
+    assert (result.outputs[0].answer, result.outputs[0].exit_reason) == ("1", "deadline")
 
 
 def test_lowered_branches_are_the_same(events):
