@@ -135,8 +135,8 @@ RULES = {"until": until_known, "usual interval": by_usual_interval}
 
 @benchmark("studies.until --data FOLDER")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
-@size("--num_orders", 1_000, quick=20, help="Orders of each set and goal.", least=2)
-@size("--num_simulated", 400, quick=200, help="Questions that are simulated without a folder.", least=40)
+@size("--num_orders", 1_000, quick=5, help="Orders of each set and goal.", least=2)
+@size("--num_simulated", 400, quick=100, help="Questions that are simulated without a folder.", least=40)
 def main(report: Report, data: Path | None, num_orders: int, num_simulated: int) -> None:
     """False stops and spared questions of `eval --until` in random orders of recorded runs."""
     for name, right in simulated(num_simulated, report.rng) if data is None else read_sets(data):
