@@ -188,8 +188,8 @@ class WaitingLine(Generic[T]):
         return who in self._waiting
 
     def __iter__(self) -> Iterator[T]:
-        """Iterate over the waiting ones, the earliest first."""
-        return iter(self._waiting)
+        """Iterate over those that wait now, the earliest first; other threads may add and remove meanwhile."""
+        return iter(tuple(self._waiting))
 
     def __getitem__(self, place: int) -> T:
         """The one at this place in the line; 0 is served next."""

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import click
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks._lib.provenance import PLACE, setting_of
 from benchmarks._lib.report import Report
+from scaffolding_ext.documents import write_text
 
 _T = TypeVar("_T")
 
@@ -85,6 +87,18 @@ def size(name: str, full: int, *, quick: int, help: str, least: int = 1) -> Call
 
     text = f"{help}  [default: {full:,}; quick: {quick:,}]"
     return click.option(name, type=click.IntRange(least), callback=resolved, help=text)
+
+
+def kept(store: Path | None, name: str, find: Callable[[], _T]) -> _T:
+    """The result of `find`, as JSON gives it back; from the folder of `--store` if it was found before."""
+    if store is None:
+        return find()
+    path = store / f"{name}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(find()))
+    found: _T = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def progress() -> Progress:

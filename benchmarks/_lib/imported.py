@@ -27,11 +27,16 @@ def imported_by(module: str) -> frozenset[Path]:
         for path in (each.resolve() for each in files if each.is_file()):
             if path not in found:
                 found.add(path)
-                left |= set(_named_in(path))
+                left |= _named_in(path)
     return frozenset(path.relative_to(ROOT) for path in found)
 
 
-def _named_in(path: Path) -> Iterator[str]:
+@cache
+def _named_in(path: Path) -> frozenset[str]:
+    return frozenset(_names(path))
+
+
+def _names(path: Path) -> Iterator[str]:
     """Modules, and stack files as `configs:NAME`, that a file names; some of them may not exist."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".yaml":
@@ -59,6 +64,7 @@ def _module_of(name: str) -> str:
     return f"scaffolding_ext.{scaffolding_ext._MODULE_OF.get(name)}"
 
 
+@cache
 def changed_since(commit: str) -> frozenset[Path] | None:
     """Files that differ between a commit and the one that is checked out; None if that commit is not at hand."""
     command = ("git", "diff", "--name-only", "--no-renames", commit, "HEAD")

@@ -35,7 +35,6 @@ class Report:
 
     Attributes:
         columns: What the intervals are computed from.
-        closing: Lines for the end of what is printed.
     """
 
     def __init__(self, name: str, setting: dict[str, Any], seed: int = 0) -> None:
@@ -44,7 +43,6 @@ class Report:
         self.figures: dict[str, dict[str, Any]] = {}
         self.columns = Columns()
         self.bars: list[Bar] = []
-        self.closing: list[str] = []
 
     def figure(self, name: str, value: float, low: float | None = None, high: float | None = None) -> None:
         """Add a figure with its interval; where values a question are at hand, take one of the methods below."""

@@ -235,11 +235,6 @@ def loading(bench: Bench) -> None:
     expect(bench.worker.task_handlers, "the worker serves nothing")
 
 
-def salts(bench: Bench) -> None:
-    """generate_async takes cache_salt, so that scores and reused KV go together"""
-    needs_keyword(bench, "cache_salt")
-
-
 def contract(bench: Bench) -> None:
     """The contract of every worker"""
     for check in WORKER_CHECKS:
@@ -366,7 +361,7 @@ def verdicts(bench: Bench) -> None:
 
 
 def cache_salt(bench: Bench) -> None:
-    """A cache salt keeps KV apart"""
+    """A cache salt keeps KV apart, so that scores and reused KV go together"""
     needs_keyword(bench, "cache_salt")
     for salt, shares in (("one", False), ("two", False), ("two", True)):
         task = bench.run(greedy(1, input_str=PROMPT * 25, custom_input_params={"cache_salt": salt}))
@@ -497,7 +492,6 @@ def _upstream(bench: Bench, controller: Any, *tags: str) -> None:
 CHECKS: tuple[Callable[[Bench], None], ...] = (  # the cheapest and most telling first, further loads last
     upstreams_classes,
     loading,
-    salts,
     prefix_reuse,
     stop_strings,
     cancel,

@@ -8,10 +8,8 @@ that fails is named in the setting and leaves the others alone. All times are wa
 
 - machine: bandwidth of the memory, and speed of a matrix product.
 - parity: greedy texts of the embedded model, on the CPU and on the device.
-- sharing: seconds, KV written and peak memory of branches and verdicts, by what is shared: nothing, the prefix, whole
-  blocks, or whole blocks and no verdict. Each worker's KV pool has the size of what is written, since a GPU allocates
-  it whole.
-- exits: seconds of verdicts that are read after two layers, beside whole ones.
+- sharing: seconds, KV written and peak memory of branches and verdicts on one prefix, with blocks reused and not. Each
+  worker's KV pool has the size of what is written, since a GPU allocates it whole.
 - engine: tokens a second beside `generate` and transformers' continuous batching, prompts counted on all sides.
 """
 
@@ -20,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,24 +25,40 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, stored
-from benchmarks._lib.decode_rate import BATCHES, SHAPES, bandwidth, random_model
+from benchmarks._lib.command import benchmark, kept, stored
 from benchmarks._lib.report import Report
-from benchmarks._lib.store import kept
 from scaffolding_ext import HuggingFaceWorker
 from scaffolding_ext.evaluation.run.datasets import embedded_problems
 from scaffolding_ext.prompts.tokenizers import load_tokenizer
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.branching import BranchTask, LayerExit, VerifyTask
+from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.workers.huggingface.attention import ATTENTION
 
 NUM_BRANCHES = 8
-NO_KV, SHARED, BLOCKS, CEILING = SWITCHES = ("no KV", "shared prefix", "cached blocks", "no verdicts")
+NO_KV, BLOCKS = SWITCHES = ("no KV", "cached blocks")  # what branches and verdicts share
 VERDICTS = 70, 71  # any two tokens: the weights are random
 QUESTION = list(range(40, 56))
 BLOCK = 32  # tokens
-EXITS = {"whole": None, "after two layers": LayerExit(1e9, 1e9)}
+BATCHES = (1, 8, 64)
 Figures = dict[str, float]
+
+
+class Shape(NamedTuple):
+    """Sizes of a Llama model."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+
+
+SHAPES = {
+    "8b": Shape(128256, 4096, 14336, 32, 32, 8),  # as Llama-3.1-8B
+    "7b": Shape(152064, 3584, 18944, 28, 28, 4),  # as Qwen2.5-7B
+    "tiny": Shape(512, 256, 768, 4, 8, 4),
+}
 
 
 class Sizes(NamedTuple):
@@ -55,55 +68,36 @@ class Sizes(NamedTuple):
     text_tokens: int = 200
     cells: tuple[tuple[int, int], ...] = ((1024, 32), (4096, 32), (4096, 128))  # tokens of the prefix and of a branch
     rounds: int = 3
-    verdict_tokens: int = 2048
     prompt_len: int = 512
     num_tokens: int = 128
 
 
-SMALL = Sizes(4, 60, ((128, 8), (256, 16)), 2, 256, 32, 16)
+SMALL = Sizes(4, 60, ((128, 8), (256, 16)), 2, 32, 16)
 
 
 def blocks_written(switch: str, prefix_len: int, num_tokens: int) -> int:
-    """KV blocks that one worker of a switch writes for a cell; the judge of `SHARED` is a worker of `NO_KV`."""
-    written = prefix_len + num_tokens
-    judged = written + (len(QUESTION) if switch in (NO_KV, BLOCKS) else 0)
+    """KV blocks that the worker of a switch writes for a cell."""
+    judged = prefix_len + num_tokens + len(QUESTION)
     shared = 0 if switch == NO_KV else (prefix_len - 1) // BLOCK  # the last token is read by each branch
     return shared + NUM_BRANCHES * (-(-judged // BLOCK) - shared)
 
 
-class Cell:
-    """Branches of one length on a prefix, and a verdict on each; every run gets workers that have seen nothing.
-
-    Args:
-        options: Of the workers, with the loaded model.
-        num_tokens: Tokens of a branch.
-        sizes: Bytes of a worker's KV pool, by switch.
-    """
-
-    def __init__(self, options: Mapping[str, Any], num_tokens: int, sizes: Mapping[str, int]) -> None:
-        self._options, self._num_tokens, self._sizes = options, num_tokens, sizes
-
-    def run(self, switch: str, prefix: list[int], seed: int) -> float:
-        """Write branches and judge them by one of the switches; the seconds that it took."""
-        with self._worker(switch) as writer, self._judge(switch, writer) as judge:
-            started = time.perf_counter()
-            seeds = [seed * NUM_BRANCHES + number for number in range(NUM_BRANCHES)]
-            suffixes: list[list[int]] = [[] for _ in seeds]
-            task = BranchTask(prefix_tokens=prefix, suffixes=suffixes, max_tokens=self._num_tokens, seeds=seeds)
-            task.temperature = 0.7
-            _run(writer, [task])
-            if switch != CEILING:
-                branches = [[*prefix, *ids, *QUESTION] for ids in task.output_tokens or ()]
-                yes, no = VERDICTS
-                _run(judge, [VerifyTask(branches=branches, yes_token=yes, no_token=no)])
-            return time.perf_counter() - started
-
-    def _worker(self, switch: str) -> HuggingFaceWorker:
-        reuses = switch != NO_KV
-        return HuggingFaceWorker(**self._options, kv_cache_bytes=self._sizes[switch], enable_block_reuse=reuses)
-
-    def _judge(self, switch: str, writer: HuggingFaceWorker) -> Any:
-        return self._worker(NO_KV) if switch == SHARED else nullcontext(writer)
+def branch_and_judge(
+    options: Mapping[str, Any], switch: str, pool_bytes: int, prefix: list[int], num_tokens: int, seed: int
+) -> float:
+    """Write branches and judge them on a worker that has seen nothing; the seconds that it took."""
+    reuses = switch != NO_KV
+    with HuggingFaceWorker(**options, kv_cache_bytes=pool_bytes, enable_block_reuse=reuses) as worker:
+        started = time.perf_counter()
+        seeds = [seed * NUM_BRANCHES + number for number in range(NUM_BRANCHES)]
+        suffixes: list[list[int]] = [[] for _ in seeds]
+        task = BranchTask(prefix_tokens=prefix, suffixes=suffixes, max_tokens=num_tokens, seeds=seeds)
+        task.temperature = 0.7
+        _run(worker, [task])
+        branches = [[*prefix, *ids, *QUESTION] for ids in task.output_tokens or ()]
+        yes, no = VERDICTS
+        _run(worker, [VerifyTask(branches=branches, yes_token=yes, no_token=no)])
+        return time.perf_counter() - started
 
 
 class Parts:
@@ -138,7 +132,27 @@ class Parts:
 
     @cached_property
     def _network(self) -> Any:
-        return random_model(SHAPES[self._shape], self._device, "bfloat16" if self._on_gpu else "float32", self._seed)
+        """A randomly initialised Llama on its device, with this package's attention."""
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        torch.manual_seed(self._seed)
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(self._dtype)
+        try:
+            with torch.device(self._device):
+                config = LlamaConfig(**SHAPES[self._shape]._asdict(), max_position_embeddings=8192)
+                model = LlamaForCausalLM(config).eval()
+        finally:
+            torch.set_default_dtype(default)
+        model.set_attn_implementation(ATTENTION)
+        return model
+
+    @property
+    def _dtype(self) -> Any:
+        import torch
+
+        return torch.bfloat16 if self._on_gpu else torch.float32
 
     @cached_property
     def _served(self) -> dict[str, Any]:
@@ -148,11 +162,14 @@ class Parts:
     def machine(self) -> Figures:
         import torch
 
-        width = 8192 if self._on_gpu else 512
-        factor = torch.ones(width, width, device=self._device, dtype=torch.bfloat16 if self._on_gpu else torch.float32)
-        seconds = min(self._seconds(lambda: factor @ factor) for _ in range(10))
-        speed = bandwidth(self._device, 2**32 if self._on_gpu else 2**26)
-        return {"bandwidth, GB a second": speed / 1e9, "matrix product, TFLOP a second": 2e-12 * width**3 / seconds}
+        width, num_bytes = (8192, 2**32) if self._on_gpu else (512, 2**26)
+        factor = torch.ones(width, width, device=self._device, dtype=self._dtype)
+        source = torch.ones(num_bytes, dtype=torch.uint8, device=self._device)
+        target = torch.empty_like(source)
+        product = min(self._seconds(lambda: factor @ factor) for _ in range(10))
+        copy = min(self._seconds(lambda: target.copy_(source)) for _ in range(10))  # reads and writes
+        speeds = {"bandwidth, GB a second": 2e-9 * num_bytes / copy}
+        return speeds | {"matrix product, TFLOP a second": 2e-12 * width**3 / product}
 
     def parity(self) -> Figures:
         prompts = [sample.prompt for sample in embedded_problems(self._sizes.texts, seed=5)]
@@ -166,16 +183,15 @@ class Parts:
         return {"texts equal on the CPU and the device": float(np.mean([a == b for a, b in zip(*texts, strict=True)]))}
 
     def sharing(self, prefix_len: int, num_tokens: int) -> Figures:
-        longest = prefix_len + num_tokens + len(QUESTION) + 1
         written = {each: self.pool_bytes(blocks_written(each, prefix_len, num_tokens)) for each in SWITCHES}
-        cell = Cell({**self._served, "max_seq_len": longest}, num_tokens, written)
+        options = {**self._served, "max_seq_len": prefix_len + num_tokens + len(QUESTION) + 1}
         seconds: dict[str, list[float]] = {switch: [] for switch in SWITCHES}
         peaks = dict.fromkeys(SWITCHES, 0.0)
         for number in range(-1, self._sizes.rounds):  # the first round of a shape is slow, and not counted
             prefix = _prompt(number, prefix_len)
-            for switch in np.roll(SWITCHES, number):
+            for switch in SWITCHES if number % 2 else reversed(SWITCHES):
                 self._forget_peak()
-                taken = cell.run(str(switch), prefix, 1000 + number)
+                taken = branch_and_judge(options, switch, written[switch], prefix, num_tokens, 1000 + number)
                 if number >= 0:
                     seconds[switch].append(taken)
                     peaks[switch] = max(peaks[switch], self._peak())
@@ -184,23 +200,10 @@ class Parts:
             name = f"{prefix_len} + {num_tokens} tokens: {switch}"
             found[f"{name}, seconds"] = float(np.median(seconds[switch]))
             found[f"{name}, to {BLOCKS}"] = float(np.median(np.divide(seconds[switch], seconds[BLOCKS])))
-            found[f"{name}, KV written, GB"] = (written[switch] + (switch == SHARED) * written[NO_KV]) / 1e9
+            found[f"{name}, KV written, GB"] = written[switch] / 1e9
             if self._on_gpu:
                 found[f"{name}, peak GB"] = peaks[switch]
         return found
-
-    def exits(self) -> Figures:
-        seconds: dict[str, list[float]] = {name: [] for name in EXITS}
-        pool = self._room_for(4, self._sizes.verdict_tokens)
-        with HuggingFaceWorker(**self._served, kv_cache_bytes=pool) as worker:
-            for number in range(-1, self._sizes.rounds):
-                for at, (name, rule) in enumerate(EXITS.items()):
-                    branches = [_prompt(99 * number + 7 * each + at, self._sizes.verdict_tokens) for each in range(4)]
-                    yes, no = VERDICTS
-                    task = VerifyTask(branches=branches, yes_token=yes, no_token=no, layer_exit=rule)
-                    taken = self._seconds(lambda task=task: _run(worker, [task]))  # type: ignore[misc]
-                    seconds[name] += [taken] if number >= 0 else []
-        return {f"verdicts {name}, seconds": float(np.median(each)) for name, each in seconds.items()}
 
     def engine(self, batch: int) -> Figures:
         prompts = [_prompt(row, self._sizes.prompt_len) for row in range(batch)]
@@ -288,7 +291,7 @@ def _run(worker: Any, tasks: Sequence[Any]) -> None:
     asyncio.run(scenario())
 
 
-PARTS = ("machine", "parity", "sharing", "exits", "engine")
+PARTS = ("machine", "parity", "sharing", "engine")
 
 
 @benchmark("gpu.shapes --device cuda --shape 7b --store runs/shapes")

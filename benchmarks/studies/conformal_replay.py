@@ -12,7 +12,8 @@ Without a file, runs are simulated: chunks of one question are alike, and scores
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -32,19 +33,15 @@ from scaffolding_ext.evaluation.drawing import below, drawing
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Decisions = tuple[npt.NDArray[np.bool_], Mapping[str, npt.NDArray[np.bool_]]]
+"""Chunks that are decided on, shape [num_chunks], and by calibration the decisions, shape [num_decided, num_alphas]."""
 
 ALPHAS = (0.1, 0.25, 0.4, 0.6)
-CALIBRATIONS = {
+SHOWN = ALPHAS.index(0.4)  # the level of the chains that were recorded
+DRAWN = {
     "turn0": "pool of turn 0, used at every turn (as released)",
     "per_turn": "a pool a turn",
     "own_turn0": "the question's own first-turn scores (conditional)",
-    "own_per_turn": "the question's own scores of that turn, the chunk left out (conditional)",
-    "adaptive": "pool of turn 0 with an adaptive level",
-    "adaptive_per_turn": "a pool a turn with an adaptive level",
-}
-GROWING = {
-    "growing": "pools that grow question by question, coins until there are enough",
-    "coin": "a coin",
 }
 TIES: Literal["random"] = "random"
 ENOUGH_DECISIONS = 300
@@ -134,13 +131,11 @@ def own_p_values(chunks: Chunks, rng: np.random.Generator) -> tuple[Floats, Floa
     return first, same
 
 
-def halves(
-    chunks: Chunks, num_splits: int, rng: np.random.Generator
-) -> Iterator[tuple[npt.NDArray[np.bool_], dict[str, npt.NDArray[np.bool_]]]]:
-    """Random halves of the questions, each half once tested and once calibrated on, and what is decided on the chunks.
+def halves(chunks: Chunks, num_splits: int, rng: np.random.Generator) -> Iterator[Decisions]:
+    """Random halves of the questions, each half once tested and once calibrated on.
 
-    Yields:
-        Tested chunks, shape [num_chunks], and by calibration the decisions, shape [num_tested, num_alphas].
+    `turn0` ranks all chunks among those of turn 0, `per_turn` among those of their turn, `own_turn0` and `own_per_turn`
+    among the question's own, and adaptive ones move the level after each decision.
     """
     num_questions = int(chunks.question.max()) + 1
     is_test = np.zeros(num_questions, dtype=bool)
@@ -181,113 +176,73 @@ def adaptive_decisions(p: Floats, order: Integers) -> npt.NDArray[np.bool_]:
     return decided
 
 
-class Replay(NamedTuple):
-    """Counts over all splits, or all orders of the questions.
-
-    Attributes:
-        fired: By calibration, how often each chunk was taken over, shape [num_chunks, num_alphas].
-        num_tested: By calibration, how often each chunk was decided on, shape [num_chunks].
-        split_rates: By calibration, the rate of every single split, shape [num_splits, num_alphas].
-    """
-
-    fired: dict[str, Floats]
-    num_tested: dict[str, Floats]
-    split_rates: dict[str, Floats]
-
-
-def replay(chunks: Chunks, num_splits: int, rng: np.random.Generator) -> Replay:
-    """Decide every split and count."""
-    num_tested = np.zeros(len(chunks.score))
-    fired = {name: np.zeros((len(chunks.score), len(ALPHAS))) for name in CALIBRATIONS}
-    rates: dict[str, list[Floats]] = {name: [] for name in CALIBRATIONS}
-    for tested, decided in halves(chunks, num_splits, rng):
-        num_tested += tested
-        for name, decisions in decided.items():
-            fired[name][tested] += decisions
-            rates[name].append(decisions.mean(axis=0))
-    tested_by = dict.fromkeys(CALIBRATIONS, num_tested)
-    return Replay(fired, tested_by, {name: np.array(of_splits) for name, of_splits in rates.items()})
-
-
-def replay_growing(chunks: Chunks, num_orders: int, rng: np.random.Generator) -> Replay:
-    """Decide the questions one after the other, in random orders, by the pools of those before; and by a coin."""
-    shape = (len(chunks.score), len(ALPHAS))
-    fired = {name: np.zeros(shape) for name in GROWING}
-    num_tested = {name: np.zeros(len(chunks.score)) for name in GROWING}
-    rates: dict[str, list[Floats]] = {name: [] for name in GROWING}
+def growing(chunks: Chunks, num_orders: int, rng: np.random.Generator) -> Iterator[Decisions]:
+    """The questions one after the other, in random orders, by the pools of those before; and a coin."""
     of_question = [np.flatnonzero(chunks.question == question) for question in np.unique(chunks.question)]
+    num_chunks = len(chunks.score)
     for _ in track(range(num_orders), "orders"):
         pools = GrowingPools(len(of_question))
-        p = np.empty(shape[0])
+        p = np.empty(num_chunks)
         for question in rng.permutation(len(of_question)):
-            for chunk in of_question[question]:
+            own = of_question[question]
+            for chunk in own:
                 pool, num_questions = pools.at(int(chunks.turn[chunk]))
                 is_ranked = num_questions >= MIN_QUESTIONS
                 p[chunk] = pool.p_value(chunks.score[chunk], TIES, rng) if is_ranked else rng.random()
-            own = of_question[question]
             pools.join(list(zip(chunks.turn[own].tolist(), chunks.score[own].tolist(), strict=True)))
-        for name, values in {"growing": p, "coin": rng.random(shape[0])}.items():
-            decided = values[:, None] <= np.array(ALPHAS)
-            fired[name] += decided
-            num_tested[name] += 1
-            rates[name].append(decided.mean(axis=0))
-    return Replay(fired, num_tested, {name: np.array(of_orders) for name, of_orders in rates.items()})
+        values = {"growing": p, "coin": rng.random(num_chunks)}
+        yield np.ones(num_chunks, bool), {name: each[:, None] <= np.array(ALPHAS) for name, each in values.items()}
 
 
-def report_strangeness(report: Report, chunks: Chunks, replayed: Replay, names: Sequence[str]) -> None:
-    """Report how much stranger to the target its taken-over chunks are than those that stand, turn for turn, in nats.
+class Counts:
+    """Decisions of one calibration over all splits, or all orders of the questions.
 
-    Against the mean of their turn; a coin has 0 here.
+    Attributes:
+        fired: How often each chunk was taken over, shape [num_chunks, num_alphas].
+        num_tested: How often each chunk was decided on, shape [num_chunks].
+        rates: Of every single split, each of shape [num_alphas].
     """
-    strange = chunks.score - (np.bincount(chunks.turn, chunks.score) / np.bincount(chunks.turn))[chunks.turn]
-    for name in names:
-        tested = replayed.num_tested[name] > 0
+
+    def __init__(self, chunks: Chunks) -> None:
+        self.chunks = chunks
+        self.fired = np.zeros((len(chunks.score), len(ALPHAS)))
+        self.num_tested = np.zeros(len(chunks.score))
+        self.rates: list[Floats] = []
+
+    def add(self, tested: npt.NDArray[np.bool_], decisions: npt.NDArray[np.bool_]) -> None:
+        self.num_tested += tested
+        self.fired[tested] += decisions
+        self.rates.append(decisions.mean(axis=0))
+
+    def add_rates(self, report: Report, name: str) -> list[float]:
+        """Report the rate over all turns, and by turn where it is drawn; return the distance of the worst turn."""
+        worst, drawn = [], range(max(self.chunks.turn) + 1 if name in DRAWN else 0)
         for column, alpha in enumerate(ALPHAS):
-            share = replayed.fired[name][tested, column] / replayed.num_tested[name][tested]
-            gap = strange[tested] * (share / share.mean() - (1 - share) / (1 - share).mean())
-            title = f"{name} alpha {alpha} score of a chunk, taken over less accepted"
-            report.difference(title, gap, questions=chunks.question[tested])
+            title = f"{TIES} {name} alpha {alpha}"
+            for turn in (None, *drawn):
+                here = (self.num_tested > 0) & (True if turn is None else self.chunks.turn == turn)
+                if len(np.unique(self.chunks.question[here])) > 1:
+                    where = "all turns" if turn is None else f"turn {turn}"
+                    counts = self.fired[here, column], self.num_tested[here]
+                    report.ratio(f"{title} {where}", *counts, self.chunks.question[here])
+            fired, tested = (np.bincount(self.chunks.turn, each) for each in (self.fired[:, column], self.num_tested))
+            often = np.bincount(self.chunks.turn) >= ENOUGH_DECISIONS
+            worst.append(float(np.abs(fired[often] / tested[often] - alpha).max(initial=0)))
+        report.figure(f"{TIES} {name} alpha {ALPHAS[SHOWN]} worst turn, distance", worst[SHOWN])
+        return worst
 
+    def add_splits(self, report: Report, name: str) -> None:
+        """Report the rate of single splits."""
+        rates = np.array(self.rates)[:, SHOWN]
+        ends = (float(end) for end in np.quantile(rates, (0.025, 0.975)))
+        report.figure(f"{TIES} {name} alpha {ALPHAS[SHOWN]} single splits", float(rates.mean()), *ends)
 
-def report_rates(report: Report, chunks: Chunks, replayed: Replay) -> None:
-    """Rates over all turns and by turn, each with its interval from resampling questions, and the bars."""
-    num_decisions = np.bincount(chunks.turn)
-    for turn, number in enumerate(num_decisions):
-        report.figures.setdefault(f"decisions turn {turn}", {"value": float(number), "low": None, "high": None})
-    for name in replayed.fired:
-        for column, alpha in enumerate(ALPHAS):
-            worst = 0.0
-            for turn in (None, *range(len(num_decisions))):
-                here = (replayed.num_tested[name] > 0) & (True if turn is None else chunks.turn == turn)
-                if len(np.unique(chunks.question[here])) < 2:
-                    continue
-                counts = replayed.fired[name][here, column], replayed.num_tested[name][here]
-                where = "all turns" if turn is None else f"turn {turn}"
-                rate = report.ratio(f"{TIES} {name} alpha {alpha} {where}", *counts, chunks.question[here])
-                if turn is None and name == "per_turn":
-                    distance = abs(rate.value - alpha)
-                    report.bar(f"{TIES}, a pool a turn, alpha {alpha}: overall", distance, "<=", 0.01)
-                elif turn is not None and num_decisions[turn] >= ENOUGH_DECISIONS:
-                    worst = max(worst, abs(rate.value - alpha))
-            report.figure(f"{TIES} {name} alpha {alpha} worst turn, distance", worst)
-            low, high = np.quantile(replayed.split_rates[name][:, column], (0.025, 0.975))
-            mean = float(replayed.split_rates[name][:, column].mean())
-            report.figure(f"{TIES} {name} alpha {alpha} single splits", mean, float(low), float(high))
-            if name == "per_turn":
-                bar = f"{TIES}, a pool a turn, alpha {alpha}: worst turn of {ENOUGH_DECISIONS} decisions"
-                report.bar(bar, worst, "<=", 0.02)
-
-
-def report_rejected(report: Report, chunks: Chunks, replayed: Replay) -> None:
-    """Report the right chains among those with rejected chunks less the others, within a question."""
-    question_mean = np.bincount(chunks.question, chunks.right) / np.bincount(chunks.question)
-    within = chunks.right - question_mean[chunks.question]
-    tested = replayed.num_tested["per_turn"] > 0
-    for column, alpha in enumerate(ALPHAS):
-        share = replayed.fired["per_turn"][tested, column] / replayed.num_tested["per_turn"][tested]
-        gap = within[tested] * (share / share.mean() - (1 - share) / (1 - share).mean())
-        title = f"per_turn alpha {alpha} chains right, rejected less accepted, within a question"
-        report.difference(title, gap, questions=chunks.question[tested])
+    def add_gap(self, report: Report, name: str, values: Floats) -> None:
+        """Report the mean of values of taken-over chunks less that of those that stand."""
+        tested = self.num_tested > 0
+        share = self.fired[tested, SHOWN] / self.num_tested[tested]
+        gap = values[tested] * (share / share.mean() - (1 - share) / (1 - share).mean())
+        report.difference(name, gap, questions=self.chunks.question[tested])
 
 
 def plot(figures: Figures, path: Path) -> None:
@@ -296,10 +251,10 @@ def plot(figures: Figures, path: Path) -> None:
     few = [turn for turn in turns if (figures[f"decisions turn {turn}"]["value"] or 0) < ENOUGH_DECISIONS]
     with drawing(path, 1, len(ALPHAS), figsize=(15, 4), sharex=True) as (figure, panels):
         for panel, alpha in zip(panels, ALPHAS, strict=True):
-            for name in ("turn0", "per_turn", "own_turn0"):
+            for name, label in DRAWN.items():
                 rates = [(turn, of(figures, f"{TIES} {name} alpha {alpha} turn {turn}")) for turn in turns]
                 drawn = [(turn, rate) for turn, rate in rates if rate is not None]
-                points(panel, [turn for turn, _ in drawn], [rate for _, rate in drawn], CALIBRATIONS[name])
+                points(panel, [turn for turn, _ in drawn], [rate for _, rate in drawn], label)
             panel.axhline(alpha, color="black", linewidth=1, linestyle="--")
             if few:
                 panel.axvspan(min(few) - 0.5, max(turns) + 0.5, color="grey", alpha=0.1)
@@ -311,20 +266,36 @@ def plot(figures: Figures, path: Path) -> None:
 @benchmark("studies.conformal_replay --runs FILE.jsonl.gz --plot_path rates.png")
 @click.option("--runs", type=DATA, help="File of recorded runs.")
 @click.option("--alone", type=DATA, help="The same questions without the target: a router by question is played.")
-@size("--splits", 200, quick=10, help="Random halves of the questions.")
+@size("--splits", 200, quick=4, help="Random halves of the questions.")
 @plotted
 def main(report: Report, runs: Path | None, alone: Path | None, splits: int, plot_path: Path | None) -> None:
     """Take-over rate by turn and level, for each way of calibrating, on recorded runs."""
     recorded = None if runs is None else read_drafts(runs)
     chunks = simulated_runs(report.rng) if recorded is None else scored_chunks(recorded)
     report.setting |= {"questions": int(chunks.question.max()) + 1, "decisions": len(chunks.score)}
-    replayed = replay(chunks, splits, report.rng)
-    report_rates(report, chunks, replayed)
-    report_rejected(report, chunks, replayed)
-    report_strangeness(report, chunks, replayed, ["per_turn"])
-    grown = replay_growing(chunks, splits, report.rng)
-    report_rates(report, chunks, grown)
-    report_strangeness(report, chunks, grown, ["growing", "coin"])
+    counts: dict[str, Counts] = {}
+    for tested, decided in chain(halves(chunks, splits, report.rng), growing(chunks, splits, report.rng)):
+        for name, decisions in decided.items():
+            counts.setdefault(name, Counts(chunks)).add(tested, decisions)
+    for turn, number in enumerate(np.bincount(chunks.turn)):
+        report.figure(f"decisions turn {turn}", float(number))
+    for name, each in counts.items():
+        worst = each.add_rates(report, name)
+        if name == "per_turn":
+            for alpha, distance in zip(ALPHAS, worst, strict=True):
+                rate = report.figures[f"{TIES} {name} alpha {alpha} all turns"]["value"]
+                bar = f"{TIES}, a pool a turn, alpha {alpha}"
+                report.bar(f"{bar}: overall", abs(rate - alpha), "<=", 0.01)
+                report.bar(f"{bar}: worst turn of {ENOUGH_DECISIONS} decisions", distance, "<=", 0.02)
+        if name.endswith("per_turn"):
+            each.add_splits(report, name)
+    level = f"alpha {ALPHAS[SHOWN]}"
+    strange = chunks.score - (np.bincount(chunks.turn, chunks.score) / np.bincount(chunks.turn))[chunks.turn]
+    for name in ("per_turn", "growing", "coin"):
+        counts[name].add_gap(report, f"{name} {level} score of a chunk, taken over less accepted", strange)
+    right = np.bincount(chunks.question, chunks.right) / np.bincount(chunks.question)
+    title = f"per_turn {level} chains right, rejected less accepted, within a question"
+    counts["per_turn"].add_gap(report, title, chunks.right - right[chunks.question])
     if recorded is not None and alone is not None:
         report_router(report, recorded, read_drafts(alone))
     if plot_path is not None:

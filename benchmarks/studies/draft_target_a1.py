@@ -1,6 +1,6 @@
 """Measures A1's variants: pools of shorter chunks (figure 6), and pools made before and during the run.
 
-    python -m benchmarks.studies.draft_target_a1 --runs FILE --store runs/a1 --json
+    python -m benchmarks.studies.draft_target_a1 --runs FILE --json
 
 *lengths*: at the paper's ratio of 500 to 700 tokens, pools of chunks of 34 tokens rank chunks of 48, beside pools of
 48, each made by other chains on the same questions. *orders*: every chunk is ranked among first ones, of all questions
@@ -16,19 +16,19 @@ Reference: A1, arXiv 2509.15148, figure 6, and its released code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, size, stored
+from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.drafts import read_drafts
-from benchmarks._lib.lab import MODELS, Lab
 from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from benchmarks.studies.conformal_replay import scored_chunks
+from scaffolding_ext import HuggingFaceWorker, Prompting, ScaffoldingLlm
 from scaffolding_ext.controllers.draft_target.aggregate import budget_prediction
 from scaffolding_ext.controllers.draft_target.calibration_file import (
     ConformalCalibration,
@@ -41,15 +41,15 @@ from scaffolding_ext.controllers.draft_target.conformal_rule import ConformalRul
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingRule
 from scaffolding_ext.controllers.draft_target.p_values import leave_one_out_p_values, p_values
 from scaffolding_ext.evaluation.calibrate.conformal_run import CalibrateDraftTargetController, turns_in
-from scaffolding_ext.evaluation.run.datasets import EMBEDDED, Example, load_dataset
-from scaffolding_ext.evaluation.run.scoring import score
+from scaffolding_ext.evaluation.run.datasets import EMBEDDED, load_dataset
 from scaffolding_ext.request.results import ScaffoldingResult
 
 SHORT, LONG = 34, 48  # tokens of a chunk
 ALPHAS = (0.25, 0.4)
 MAX_TOKENS = 720
-SHOWN_TURNS = 4
+SHOWN_TURNS = (0, 3)
 CALIBRATION_SEED = 1_000_000  # added to the seed of the answers
+AT_ONCE = 8  # questions: with 16 chains each, as many rows as the engines have, so that no chain's KV is evicted
 
 
 class Setting(NamedTuple):
@@ -99,101 +99,70 @@ class Setting(NamedTuple):
         )
 
 
-class Chunk(NamedTuple):
-    """A drafted chunk's turn, and whether the target took over."""
+class Lab(NamedTuple):
+    """The embedded draft and target, and the questions that they are asked."""
 
-    turn: int
-    is_taken: bool
+    workers: Mapping[str, HuggingFaceWorker]
+    prompts: Sequence[str]
+    seed: int
 
+    def answers(self, controller: Any, prompts: Sequence[str], seed: int, at_once: int) -> list[ScaffoldingResult]:
+        controller.prompting = Prompting.for_model("tinylm/target")
+        with ScaffoldingLlm(controller, dict(self.workers), seed=seed, max_parallel_requests=at_once) as llm:
+            results: list[ScaffoldingResult] = llm.generate(list(prompts))
+            return results
 
-class Answered(NamedTuple):
-    """The chains on one question.
-
-    Attributes:
-        vote: Whether the vote was right.
-        target_tokens: Tokens that the target decoded.
-        chunks: In the order of their decisions.
-    """
-
-    vote: float
-    target_tokens: int
-    chunks: list[Chunk]
-
-
-def answered(
-    lab: Lab, name: str, setting: Setting, rule: ConformalRule | GrowingRule, samples: Sequence[Example]
-) -> list[Answered]:
-    """The answers to the questions; from the lab's store if they were given before."""
-
-    def run() -> list[Answered]:
-        results = lab.answers(setting.controller(rule), [sample.prompt for sample in samples])
-        return [_answered(result, sample.target) for result, sample in zip(results, samples, strict=True)]
-
-    found: list[Any] = lab.stored(name.replace(" ", "_"), run)
-    return [Answered(*row)._replace(chunks=[Chunk(*chunk) for chunk in row[-1]]) for row in found]
-
-
-def calibrated(lab: Lab, name: str, setting: Setting, alpha: float, samples: Sequence[Example]) -> list[list[float]]:
-    """Scores by turn of calibration chains on the questions, whose seeds are not those of the answers."""
-
-    def run() -> list[list[float]]:
+    def calibrated(self, setting: Setting, alpha: float) -> ConformalCalibration:
+        """A calibration by chains on the questions, whose seeds are not those of the answers."""
         made = setting.controller(ConformalRule(alpha, calibration=setting.calibration(alpha, ())))
-        calibrating = CalibrateDraftTargetController(made, [sample.prompt for sample in samples])
-        (result,) = lab.answers(calibrating, [samples[0].prompt], seed=lab.seed + CALIBRATION_SEED, at_once=1)
-        return [turn.scores for turn in turns_in(result.program.trace)]
+        calibrating = CalibrateDraftTargetController(made, list(self.prompts))
+        (result,) = self.answers(calibrating, self.prompts[:1], self.seed + CALIBRATION_SEED, 1)
+        return setting.calibration(alpha, [turn.scores for turn in turns_in(result.program.trace)])
 
-    return lab.stored(name, run)
-
-
-def _answered(result: ScaffoldingResult, truth: str) -> Answered:
-    chunks = [event for event in result.program.trace if event["event"] in ("accept", "take_over")]
-    return Answered(
-        float(score(result.answer, truth).correct),
-        sum(event["num_target_tokens"] + event.get("num_rule_tokens", 0) for event in chunks),
-        [Chunk(event["turn"], event["event"] == "take_over") for event in chunks],
-    )
-
-
-def add_rates(report: Report, name: str, answers: Sequence[Answered], alpha: float) -> None:
-    """Rates by turn, the accuracy of predicted budgets on the first turn and over all, and of the answers."""
-    chunks = [(question, chunk) for question, one in enumerate(answers) for chunk in one.chunks]
-    for turn in (*range(SHOWN_TURNS), None):
-        own = [(question, chunk.is_taken) for question, chunk in chunks if turn in (None, chunk.turn)]
-        label = f"{name}: rate" if turn is None else f"{name}: rate at turn {turn}"
-        if own:
-            questions, taken = zip(*own, strict=True)
-            report.difference(label, taken, questions=questions)
-    for label, most in (("first turn", 1), ("all turns", len(chunks))):
-        counts = [[chunk.is_taken for chunk in one.chunks if chunk.turn < most] for one in answers]
-        accuracies = [budget_prediction(sum(each), len(each), alpha) for each in counts if each]
-        report.difference(f"{name}: accuracy of the predicted budget, {label}", accuracies)
-    report.difference(f"{name}: vote right, %", [one.vote for one in answers], scale=100)
-    report.difference(f"{name}: target tokens", [float(one.target_tokens) for one in answers])
+    def add(self, report: Report, name: str, setting: Setting, rule: ConformalRule | GrowingRule) -> None:
+        """Rates by turn, and the accuracy of predicted budgets on the first turn and over all."""
+        results = self.answers(setting.controller(rule), self.prompts, self.seed, AT_ONCE)
+        chunks = [
+            (question, event["turn"], event["event"] == "take_over")
+            for question, result in enumerate(results)
+            for event in result.program.trace
+            if event["event"] in ("accept", "take_over")
+        ]
+        for turn in (*SHOWN_TURNS, None):
+            own = [(question, is_taken) for question, at, is_taken in chunks if turn in (None, at)]
+            if own:
+                questions, taken = zip(*own, strict=True)
+                report.difference(
+                    f"{name}: rate{'' if turn is None else f' at turn {turn}'}", taken, questions=questions
+                )
+        for label, last in (("first turn", 0), ("all turns", setting.max_turns)):
+            counts = [
+                [t for q, turn, t in chunks if q == question and turn <= last] for question in range(len(results))
+            ]
+            accuracies = [budget_prediction(sum(each), len(each), rule.alpha) for each in counts if each]
+            report.difference(f"{name}: accuracy of the predicted budget, {label}", accuracies)
 
 
-def lengths(report: Report, lab: Lab, samples: Sequence[Example], num_chains: int) -> None:
+def lengths(report: Report, lab: Lab, num_chains: int) -> None:
     """Pools of shorter chunks, and of chunks as long."""
-    own = Setting(num_chains, LONG, SHOWN_TURNS, "resample")
+    own = Setting(num_chains, LONG, max(SHOWN_TURNS) + 1, "resample")
     for alpha in ALPHAS:
         for chunk_tokens in (SHORT, LONG):
             made_by = own._replace(chunk_tokens=chunk_tokens, num_chains=max(2, num_chains // 2))
-            turns = calibrated(lab, f"pools_{chunk_tokens}_{alpha}", made_by, alpha, samples)
-            made = made_by.calibration(alpha, turns)
+            made = lab.calibrated(made_by, alpha)
             rule = ConformalRule(alpha, calibration=made, any_chunk_len=chunk_tokens != LONG)
-            answers = answered(lab, f"pools_of_{chunk_tokens}_{alpha}", own, rule, samples)
-            add_rates(report, f"pools of {chunk_tokens} tokens for {LONG}, alpha {alpha}", answers, alpha)
+            lab.add(report, f"pools of {chunk_tokens} tokens for {LONG}, alpha {alpha}", own, rule)
 
 
-def orders(report: Report, lab: Lab, samples: Sequence[Example], num_chains: int) -> None:
+def orders(report: Report, lab: Lab, num_chains: int) -> None:
     """First turns of all questions before the run, and of those so far."""
     own = Setting(num_chains, LONG, 15, "continue")
-    alpha = ALPHAS[1]
-    turns = calibrated(lab, "first_turns", own._replace(max_turns=1), alpha, samples)
-    before = ConformalRule(alpha, calibration=own.calibration(alpha, turns[:1]), pool="first_turn")
+    alpha = ALPHAS[-1]
+    made = lab.calibrated(own._replace(max_turns=1), alpha)
+    before = ConformalRule(alpha, calibration=made, pool="first_turn")
     rules = {"before the run": before, "as questions come": GrowingRule(alpha, min_questions=1, pool="first_turn")}
     for name, rule in rules.items():
-        answers = answered(lab, f"first turns {name}", own, rule, samples)
-        add_rates(report, f"first turns scored {name}, alpha {alpha}", answers, alpha)
+        lab.add(report, f"first turns scored {name}, alpha {alpha}", own, rule)
 
 
 def recorded(report: Report, runs: Path) -> None:
@@ -201,36 +170,37 @@ def recorded(report: Report, runs: Path) -> None:
     chunks = scored_chunks(read_drafts(runs))
     first = chunks.turn == 0
     questions, scores = chunks.question[first], chunks.score[first]
-    for alpha in ALPHAS:
-        for coverage in ("marginal", "conditional"):
-            taken, accuracies = np.zeros(len(scores)), []
-            for question in np.unique(questions):
-                own = questions == question
-                if coverage == "marginal":
-                    taken[own] = p_values(scores[~own], scores[own], "random", report.rng) <= alpha
-                else:
-                    taken[own] = leave_one_out_p_values(scores[own], "random", report.rng) <= alpha
-                accuracies.append(budget_prediction(taken[own].sum(), own.sum(), alpha))
-            name = f"A1's runs, first turns, {coverage}, alpha {alpha}"
-            report.difference(f"{name}: rate", taken, questions=questions)
-            report.difference(f"{name}: accuracy of the predicted budget", accuracies)
-            of_all = budget_prediction(taken.sum(), len(taken), alpha)
-            report.figure(f"{name}: accuracy of the predicted budget of all", of_all)
+    alpha = ALPHAS[-1]
+    for coverage in ("marginal", "conditional"):
+        taken, accuracies = np.zeros(len(scores)), []
+        for question in np.unique(questions):
+            own = questions == question
+            if coverage == "marginal":
+                taken[own] = p_values(scores[~own], scores[own], "random", report.rng) <= alpha
+            else:
+                taken[own] = leave_one_out_p_values(scores[own], "random", report.rng) <= alpha
+            accuracies.append(budget_prediction(taken[own].sum(), own.sum(), alpha))
+        name = f"A1's runs, first turns, {coverage}, alpha {alpha}"
+        report.difference(f"{name}: rate", taken, questions=questions)
+        report.difference(f"{name}: accuracy of the predicted budget", accuracies)
+        of_all = budget_prediction(taken.sum(), len(taken), alpha)
+        report.figure(f"{name}: accuracy of the predicted budget of all", of_all)
 
 
-@benchmark("studies.draft_target_a1 --store runs/a1")
+@benchmark("studies.draft_target_a1")
 @click.option("--runs", type=DATA, help="A1's released runs.")
 @size("--num_problems", 50, quick=2, help="Questions.", least=2)
 @size("--num_chains", 8, quick=2, help="Chains of a question.", least=2)
-@stored
-def main(report: Report, runs: Path | None, num_problems: int, num_chains: int, store: Path | None) -> None:
+def main(report: Report, runs: Path | None, num_problems: int, num_chains: int) -> None:
     """Measure A1's variants."""
     if runs is not None:
         recorded(report, runs)
-    samples = load_dataset(EMBEDDED, num_samples=num_problems, seed=report.seed)
-    with Lab(MODELS, seed=report.seed, store=store, max_batch_size=128) as lab:
-        for part in (lengths, orders):
-            part(report, lab, samples, num_chains)
+    prompts = [sample.prompt for sample in load_dataset(EMBEDDED, num_samples=num_problems, seed=report.seed)]
+    draft, target = (HuggingFaceWorker(f"tinylm/{tag}", max_batch_size=128) for tag in ("draft", "target"))
+    with draft, target:
+        lab = Lab({"draft": draft, "target": target}, prompts, report.seed)
+        lengths(report, lab, num_chains)
+        orders(report, lab, num_chains)
 
 
 if __name__ == "__main__":

@@ -21,15 +21,18 @@ import click
 import numpy as np
 
 from benchmarks._lib import its_hub_votes
-from benchmarks._lib.command import benchmark, plotted, size, stored
+from benchmarks._lib.command import benchmark, kept, plotted, size, stored
 from benchmarks._lib.drawing import Figures, coloured, of
 from benchmarks._lib.report import Report
-from benchmarks._lib.runs import recorded_samples
-from benchmarks._lib.store import kept
 from scaffolding_ext import HuggingFaceWorker, MajorityVoteController, NativeGenerationController, ScaffoldingLlm
 from scaffolding_ext.evaluation.drawing import below, drawing, point
+from scaffolding_ext.evaluation.logs.read import read_recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
+from scaffolding_ext.evaluation.run.record_chain import recording_stack
+from scaffolding_ext.evaluation.run.run_folder import claimed
 from scaffolding_ext.evaluation.run.scoring import score
+from scaffolding_ext.evaluation.run.session import Session
 from scaffolding_ext.evaluation.tune.choose import Cheapest, chosen
 from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.request.program import Program
@@ -38,9 +41,12 @@ from scaffolding_ext.serving.metrics import Metrics
 from scaffolding_ext.serving.served_stack import ServedStack
 from scaffolding_ext.serving.server import FrontThread
 from scaffolding_ext.serving.settings import Limits
+from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stack.load import load_config
 from scaffolding_ext.workers.openai.worker import OpenAIWorker
 
+MODEL = "tinylm/target"
+AT_ONCE = 8  # problems
 SAMPLING = {"temperature": 0.7}
 MOST_LOST = 0.003
 FULL, DEFAULT, TUNED = "its_hub SelfConsistency", "ours, default", "ours, tuned"
@@ -78,26 +84,23 @@ class Voted(NamedTuple):
 class Server:
     """Our front over plain chains, and the votes that ask it."""
 
-    def __init__(self, model: str, max_tokens: int, num_samples: int, at_once: int, seed: int) -> None:
-        limits = Limits(max_queue=4 * num_samples * at_once, ignores_unknown_fields=True)
+    def __init__(self, max_tokens: int, num_samples: int, seed: int) -> None:
+        most = num_samples * AT_ONCE
+        limits = Limits(max_queue=4 * most, ignores_unknown_fields=True)
         self.sampling = {**SAMPLING, "max_tokens": max_tokens}
         chain = NativeGenerationController(self.sampling)
-        llm = ScaffoldingLlm(
-            chain, {"generation": HuggingFaceWorker(model)}, seed=seed, max_parallel_requests=num_samples * at_once
-        )
+        llm = ScaffoldingLlm(chain, {"generation": HuggingFaceWorker(MODEL)}, seed=seed, max_parallel_requests=most)
         stack = ServedStack("plain", llm, limits)
         self.front = Front([stack], limits)
-        self.num_samples, self.at_once, self.seed = num_samples, at_once, seed
+        self.num_samples, self.seed = num_samples, seed
         self.metrics = self.front.metrics = Counted(lambda: {"plain": stack.num_open})
 
     def vote(self, url: str, rule: Any, prompts: Sequence[str]) -> tuple[list[str | None], float]:
         """Our vote over the server: the answers, and seconds."""
-        worker = OpenAIWorker(f"{url}/v1", "plain", endpoint="chat", tokenizer="tinylm/target")
+        worker = OpenAIWorker(f"{url}/v1", "plain", endpoint="chat", tokenizer=MODEL)
         chain = NativeGenerationController(self.sampling)
         controller = MajorityVoteController(chain, self.num_samples, allocation=rule)
-        with ScaffoldingLlm(
-            controller, {"generation": worker}, seed=self.seed, max_parallel_requests=self.at_once
-        ) as llm:
+        with ScaffoldingLlm(controller, {"generation": worker}, seed=self.seed, max_parallel_requests=AT_ONCE) as llm:
             began = time.perf_counter()
             answers = [result.answer for result in llm.generate(list(prompts))]
             return answers, time.perf_counter() - began
@@ -113,7 +116,7 @@ class Server:
             argument=argument,
             prompts=list(prompts),
             num_samples=self.num_samples,
-            at_once=self.at_once,
+            at_once=AT_ONCE,
         )
 
     def timed(
@@ -133,19 +136,33 @@ class Server:
         return Voted(right, [self.metrics.decoded[prompt] for prompt in prompts], seconds)
 
 
+def recorded_samples(config: StackConfig, folder: Path, num_samples: int) -> Recording:
+    """Samples of a stack on its data set, as `eval --epochs` records them; those of the folder are not drawn again."""
+    settings = config.evaluation.model_copy(update={"epochs": num_samples})
+    stack = recording_stack(config, 0).model_copy(update={"evaluation": settings})
+    with claimed(folder, resume=True) as goes_on:
+        run = Session(stack.for_run(), folder)
+        if goes_on:
+            run.resume(is_mended=True)
+        stopped_by = run.go(lambda words: click.echo(words, err=True))
+    if stopped_by is not None or run.tally.first_error is not None:
+        raise click.ClickException(f"{folder}: {run.tally.first_error or 'interrupted: give the same command again'}")
+    return read_recording([folder], num_samples=num_samples)
+
+
 def tuned_rule(
-    model: str, num_problems: int, num_samples: int, max_tokens: int, seed: int, folder: Path
+    num_problems: int, num_samples: int, max_tokens: int, seed: int, folder: Path
 ) -> tuple[str, Mapping[str, Any] | None]:
     """The cheapest vote on other problems that loses at most 0.3 points there: in words, and its rule."""
     overrides = [
-        f"workers.generation.args.model={model}",
+        f"workers.generation.args.model={MODEL}",
         f"seed={seed}",
         f"dataset.num_samples={num_problems}",
         f"dataset.seed={seed + 1}",
         f"controller.args.generation_controller.args.sampling_params.max_tokens={max_tokens}",
     ]
     config = load_config("configs:majority_vote", overrides)
-    trial = Replay(recorded_samples(config, folder, num_samples=num_samples))
+    trial = Replay(recorded_samples(config, folder, num_samples))
     trial.try_all()
     setting = chosen(trial, Cheapest(MOST_LOST)) or trial.all_samples
     return str(setting), setting.rule_config()
@@ -197,25 +214,21 @@ def plot(figures: Figures, path: Path) -> None:
     envvar="SCAFFOLDING_ITS_HUB_PYTHON",
     help="Python that has its_hub.",
 )
-@click.option("--model", default="tinylm/target", show_default=True, help="Embedded model.")
 @size("--num_problems", 400, quick=4, help="Problems.", least=2)
 @size("--num_tuned", 100, quick=6, help="Other problems, on which a rule is chosen.", least=5)
 @size("--num_samples", 16, quick=3, help="Most samples of a vote.", least=2)
 @size("--max_tokens", 1200, quick=60, help="Of a chain.")
 @size("--block", 50, quick=2, help="Problems of a block.", least=2)
-@click.option("--at_once", default=8, show_default=True, help="Problems at once.")
 @stored
 @plotted
 def main(
     report: Report,
     its_hub_python: Path | None,
-    model: str,
     num_problems: int,
     num_tuned: int,
     num_samples: int,
     max_tokens: int,
     block: int,
-    at_once: int,
     store: Path | None,
     plot_path: Path | None,
 ) -> None:
@@ -224,11 +237,11 @@ def main(
     samples = load_dataset("tinylm:held_out", num_samples=num_problems, seed=report.seed)
     with tempfile.TemporaryDirectory() as folder:
         drawn = (store or Path(folder)) / "tuned"
-        report.setting["tuned"], rule = tuned_rule(model, num_tuned, num_samples, max_tokens, report.seed, drawn)
+        report.setting["tuned"], rule = tuned_rule(num_tuned, num_samples, max_tokens, report.seed, drawn)
     rules: dict[str, Mapping[str, Any] | None] = {FULL: None, **OURS, TUNED: rule}
     names = [*(PEERS if its_hub_python is not None else (FULL,)), *OURS, TUNED]
     votes: dict[str, list[Voted]] = {name: [] for name in names}
-    server = Server(model, max_tokens, num_samples, at_once, report.seed)
+    server = Server(max_tokens, num_samples, report.seed)
     with FrontThread(server.front) as front:
         for number, start in enumerate(range(0, len(samples), block)):
             for place in range(len(names)):

@@ -39,7 +39,7 @@ from scaffolding_ext.protocol import GenerationTask
 
 NUM_VOTES = 8
 CHAIN, FULL, DEFAULT, DYNASOR = "one chain", "vote of 8, all samples", "vote of 8, default", "DynasorCoT"
-ROLLING, BY_INDEX = "vote of 8, 3 in flight", "vote of 8, 3 in flight by index"
+ROLLING = "vote of 8, 3 in flight"
 WIDE, WIDE_FULL = "vote of 8, 8 in flight", "vote of 8, 8 in flight, all samples"
 REQUEST, CLIENT = "one request with n = 8", "a plain client's chains"
 PEER = "its_hub AdaptiveSelfConsistency .75, at most 8"
@@ -50,11 +50,16 @@ STACKS = {
     FULL: ("configs:majority_vote", (VOTE, "controller.args.allocation=null")),
     DEFAULT: ("configs:majority_vote", (VOTE, "controller.args.allocation=LeaderChange")),
     ROLLING: ("configs:majority_vote", (VOTE, *ROLLS)),
-    BY_INDEX: ("configs:majority_vote", (VOTE, *ROLLS, "controller.args.order=index")),
     WIDE: ("configs:majority_vote", (VOTE, *ROLLS, "controller.args.in_flight=8")),
     WIDE_FULL: ("configs:majority_vote", (VOTE, "controller.args.allocation=null", "controller.args.in_flight=8")),
     DYNASOR: ("configs:dynasor_cot", ()),
 }
+BESIDE = (
+    *((name, FULL) for name in (DEFAULT, PEER, DYNASOR, CHAIN)),
+    *((name, REQUEST) for name in (FULL, DEFAULT, ROLLING, WIDE, WIDE_FULL)),
+    (DYNASOR, CHAIN),
+    (ROLLING, DEFAULT),
+)
 RAW = {REQUEST: NUM_VOTES, CLIENT: 1}  # samples of a request
 MOST_SECONDS = 1.1  # of a vote that needs all samples, to one request with n
 LEAST_RATE = 0.95  # tokens a second to those of a plain client
@@ -66,14 +71,12 @@ class Turn(NamedTuple):
 
     Attributes:
         counted: Growth of each of the server's counters.
-        idle_after: Seconds from the last answer until the server runs no request.
         cpu: Seconds of this process.
     """
 
     right: list[float]
     seconds: float
     counted: list[float]
-    idle_after: float
     cpu: float
 
 
@@ -143,10 +146,8 @@ def add_system(report: Report, name: str, turns: Sequence[Turn]) -> None:
     decoded, asked, hits = np.array([turn.counted for turn in turns]).T
     report.difference(f"{name}: right", np.concatenate([turn.right for turn in turns]))
     report.ratio(f"{name}: decoded tokens a question", decoded, sizes)
-    report.ratio(f"{name}: seconds a question", [turn.seconds for turn in turns], sizes)
     report.ratio(f"{name}: prompt tokens from the prefix cache, share", hits, asked)
     report.ratio(f"{name}: client's CPU seconds a question", [turn.cpu for turn in turns], sizes)
-    report.figure(f"{name}: most seconds until the server is idle", max(turn.idle_after for turn in turns))
 
 
 def add_beside(report: Report, names: str, turns: Sequence[Turn], base: Sequence[Turn]) -> None:
@@ -208,9 +209,8 @@ def main(report: Report, base_url: str, model: str, its_hub_python: Path | None,
             else:
                 run = timed_run(llms[name], part)
                 right, seconds = run.correct, run.seconds
-            ended, spent = time.perf_counter(), time.process_time() - spent
-            counted = list(server.counters() - before)
-            return Turn(right, seconds, counted, time.perf_counter() - ended, spent)
+            spent = time.process_time() - spent
+            return Turn(right, seconds, list(server.counters() - before), spent)
 
         for number, start in enumerate(track(range(0, len(samples), block), "blocks")):
             for place in range(len(names)):
@@ -218,12 +218,9 @@ def main(report: Report, base_url: str, model: str, its_hub_python: Path | None,
                 turns[name].append(turn(name, samples[start : start + block]))
     for name, own in turns.items():
         add_system(report, name, own)
-        if name != FULL:
-            add_beside(report, f"{name} beside {FULL}", own, turns[FULL])
-    add_beside(report, f"{DYNASOR} beside {CHAIN}", turns[DYNASOR], turns[CHAIN])
-    add_beside(report, f"{ROLLING} beside {DEFAULT}", turns[ROLLING], turns[DEFAULT])
-    for name in (FULL, DEFAULT, ROLLING, WIDE, WIDE_FULL):
-        add_beside(report, f"{name} beside {REQUEST}", turns[name], turns[REQUEST])
+    for name, base in BESIDE:
+        if name in turns:
+            add_beside(report, f"{name} beside {base}", turns[name], turns[base])
     for name, sign, bar in ((WIDE_FULL, "<=", MOST_SECONDS), (WIDE, "<=", 1.0)):
         seconds = report.figures[f"{name} beside {REQUEST}: seconds"]["value"]
         report.bar(f"{name} beside {REQUEST}: seconds", seconds, sign, bar)
@@ -232,8 +229,6 @@ def main(report: Report, base_url: str, model: str, its_hub_python: Path | None,
         for name in (CHAIN, CLIENT)
     ]
     report.bar(f"{CHAIN} beside {CLIENT}: tokens a second", rates[0] / rates[1], ">=", LEAST_RATE)
-    if its_hub_python:
-        add_beside(report, f"{ROLLING} beside {PEER}", turns[ROLLING], turns[PEER])
     low = report.figures[f"{DEFAULT} beside {FULL}: points"]["low"]
     report.bar(f"{DEFAULT} beside {FULL}: points, lower end", np.nan if low is None else low, ">", -2.0)
 

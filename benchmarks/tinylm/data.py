@@ -13,8 +13,6 @@ once, teaches its tokens and a dozen replies. What a branch is taught:
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -143,14 +141,6 @@ class ExampleStream:
             labels = [IGNORED] * len(suffix_ids) + reply_ids
             example.add(suffix_ids + reply_ids, labels, branch, len(prompt) + cut)
         return example
-
-    def fingerprint(self, num_examples: int = 300) -> str:
-        """A digest of the first examples of a fixed seed: two runs that agree in it learn from the same data."""
-        rng = random.Random("fingerprint")
-        digest = hashlib.sha256()
-        for _ in range(num_examples):
-            digest.update(json.dumps(self.sample(rng)).encode())
-        return digest.hexdigest()[:16]
 
     def _branches(self, problem: Problem, chain: _Chain, rng: random.Random) -> Iterator[tuple[int, str, str]]:
         """After how many tokens of the chain each branch stands, what it asks, and the reply."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 
@@ -23,9 +22,6 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc]  # torch is not followe
         momentum: Share of the running mean that each step keeps, in [0, 1).
         weight_decay: Decoupled, a share of the weights for each unit of the learning rate.
 
-    Raises:
-        ValueError: A parameter is no matrix.
-
     Reference: Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024).
     Deviation: Matrices of one shape are orthogonalised together, in the type that the parameters have.
     """
@@ -34,40 +30,23 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc]  # torch is not followe
         self, params: Iterable[torch.Tensor], lr: float = 0.006, momentum: float = 0.95, weight_decay: float = 0.01
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.ndim != 2:
-                    raise ValueError(f"Muon takes matrices, not a parameter of shape {tuple(parameter.shape)}")
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step; `closure` recomputes the loss, which is returned."""
-        loss = None if closure is None else closure()
-        with torch.no_grad():
-            for group in self.param_groups:
-                self._step_group(**group)
-        return loss
-
-    def _step_group(
-        self, params: list[torch.Tensor], lr: float, momentum: float, weight_decay: float, **_: Any
-    ) -> None:
+    @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
+    def step(self) -> None:  # type: ignore[override, unused-ignore]
+        (group,) = self.param_groups
         by_shape: dict[torch.Size, list[torch.Tensor]] = {}
-        for parameter in params:
-            if parameter.grad is not None:
-                by_shape.setdefault(parameter.shape, []).append(parameter)
+        for parameter in group["params"]:
+            by_shape.setdefault(parameter.shape, []).append(parameter)
         for (num_rows, num_columns), parameters in by_shape.items():
-            updates = orthogonalize(torch.stack([self._momentum(parameter, momentum) for parameter in parameters]))
-            scale = lr * max(1.0, num_rows / num_columns) ** 0.5
+            updates = orthogonalize(torch.stack([self._momentum(each, group["momentum"]) for each in parameters]))
+            scale = group["lr"] * max(1.0, num_rows / num_columns) ** 0.5
             for parameter, update in zip(parameters, updates, strict=True):
-                parameter.mul_(1 - lr * weight_decay).add_(update, alpha=-scale)
+                parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-scale)
 
     def _momentum(self, parameter: torch.Tensor, momentum: float) -> torch.Tensor:
         """The gradient looked ahead along its running mean (Nesterov)."""
-        assert parameter.grad is not None
-        state = self.state[parameter]
-        if not state:
-            state["mean"] = torch.zeros_like(parameter)
-        mean = state["mean"].lerp_(parameter.grad, 1 - momentum)
-        return parameter.grad.lerp(mean, momentum)
+        mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+        return parameter.grad.lerp(mean.lerp_(parameter.grad, 1 - momentum), momentum)
 
 
 def orthogonalize(matrices: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,6 @@
 """Train the embedded models from scratch on CPU: `python -m benchmarks.tinylm.train --output_path DIR`.
 
-A run is a pure function of its options: batches are drawn from (seed, round), and a checkpoint holds everything that a
-resumed run needs to go on exactly where it stopped. Until the learning rate falls nothing depends on how long the run
-is to be, so a run may be made longer or shorter up to then.
+A run is a pure function of its options: batches are drawn from (seed, round).
 """
 
 from __future__ import annotations
@@ -11,16 +9,14 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from benchmarks.tinylm.data import IGNORED, Batch, ExampleStream
-from benchmarks.tinylm.model import SHAPES, build_model, build_optimizers
-from benchmarks.tinylm.tokenizer import build_tokenizer, save_tokenizer
+from benchmarks.tinylm.tokenizer import CONTEXT_LEN, build_tokenizer, save_tokenizer
 from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION, MAX_NUM_STEPS
 
 if TYPE_CHECKING:
@@ -28,6 +24,8 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 EXAMPLES_PER_ROUND = 3000
+BATCH_TOKENS = 3072  # padding included
+REPORT_EVERY = 250  # steps
 WARMUP_STEPS = 60
 DECAY_SHARE = 0.32  # the learning rate falls linearly over the last part of the run
 # Longest problem from each step on. Copying an operation by its label is learnt within minutes on short problems, and
@@ -35,7 +33,53 @@ DECAY_SHARE = 0.32  # the learning rate falls linearly over the last part of the
 CURRICULUM = ((0, 5), (200, 9), (350, 15), (500, MAX_NUM_STEPS))
 # How the models are to be sampled, where nobody says otherwise; `generation_config.json` holds it.
 RECOMMENDED = {"do_sample": True, "temperature": 0.7, "top_p": 1.0, "top_k": 0}
-NUM_STEPS = {"target": 4400, "draft": 2000}  # where the command names none
+
+
+class Shape(NamedTuple):
+    """The size of a Llama model, and the optimisation steps of its training."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_steps: int
+
+
+SHAPES = {"target": Shape(128, 384, 4, 4, 4400), "draft": Shape(96, 288, 3, 3, 2000)}
+
+
+def build_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
+    """A randomly initialised Llama of the given shape for the tokenizer's vocabulary."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=-(-len(tokenizer) // 8) * 8,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.num_hidden_layers,
+        num_attention_heads=shape.num_attention_heads,
+        num_key_value_heads=shape.num_attention_heads,
+        max_position_embeddings=CONTEXT_LEN,
+        tie_word_embeddings=True,
+        initializer_range=0.03,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    return LlamaForCausalLM(config)
+
+
+def build_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for embeddings and norms."""
+    import torch
+
+    from benchmarks.tinylm.muon import Muon
+
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    return [Muon(matrices), torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0)]
 
 
 def learning_rate_scale(step: int, num_steps: int) -> float:
@@ -44,23 +88,15 @@ def learning_rate_scale(step: int, num_steps: int) -> float:
     return min(1.0, (step + 1) / WARMUP_STEPS) * max(0.02, min(1.0, remaining))
 
 
-def learning_rate_falls(step: int, num_steps: int) -> bool:
-    """True if a run of that length has lowered its learning rate before a step."""
-    return step > (1 - DECAY_SHARE) * num_steps + 1
-
-
-def curriculum_max_num_steps(step: int) -> int:
-    """The longest problem that a run is shown at a step."""
-    return max(longest for first_step, longest in CURRICULUM if step >= first_step)
-
-
-def has_bfloat16_units() -> bool:
-    """True if bfloat16 is faster than float32 on this processor; without units for it, it is four times slower."""
-    import torch
-
-    # Where torch is too old to say, float32 is right everywhere.
-    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+def batches_of(stream: ExampleStream, seed: int) -> Iterator[Batch]:
+    """The batches of a run, endlessly; each round of them depends on (seed, round) alone."""
+    first_step = 0
+    for round_index in itertools.count():
+        longest = max(most for step, most in CURRICULUM if first_step >= step)
+        rng = random.Random(f"{seed}/{round_index}")
+        batches = list(stream.batches(rng, BATCH_TOKENS, EXAMPLES_PER_ROUND, longest))
+        yield from batches
+        first_step += len(batches)
 
 
 def train_step(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], batch: Batch, scale: float) -> float:
@@ -69,10 +105,9 @@ def train_step(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer],
 
     ids, labels, positions = map(torch.from_numpy, batch[:3])
     mask = torch.from_numpy(batch.mask())
-    with torch.autocast("cpu", torch.bfloat16, enabled=has_bfloat16_units()):
-        logits = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False).logits
+    logits = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(
-        logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
+        logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
     )
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -82,6 +117,32 @@ def train_step(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer],
         optimizer.step()
         optimizer.zero_grad()
     return float(loss.item())
+
+
+def train(
+    name: str, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, num_steps: int, seed: int
+) -> dict[str, Any]:
+    """Train a model, with a line of progress now and then; returns the record of the run for `training.json`."""
+    optimizers, losses = build_optimizers(model), list[float]()
+    num_tokens, started = 0, time.process_time()
+    batches = batches_of(ExampleStream(tokenizer), seed)
+    for step, batch in enumerate(itertools.islice(batches, num_steps), 1):
+        losses.append(train_step(model, optimizers, batch, learning_rate_scale(step - 1, num_steps)))
+        num_tokens += int((batch.ids != tokenizer.pad_token_id).sum())
+        if step % REPORT_EVERY == 0 or step == num_steps:
+            mean_loss, seconds = sum(losses) / len(losses), time.process_time() - started
+            losses.clear()
+            click.echo(f"{name} step {step}/{num_steps} loss {mean_loss:.4f} tokens {num_tokens:,} cpu {seconds:.0f} s")
+    return {
+        "model": name,
+        "num_steps": num_steps,
+        "batch_tokens": BATCH_TOKENS,
+        "seed": seed,
+        "grammar_version": GRAMMAR_VERSION,
+        "num_tokens": num_tokens,
+        "cpu_seconds": round(seconds),
+        "final_loss": round(mean_loss, 4),
+    }
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, log: dict[str, Any]) -> None:
@@ -100,112 +161,6 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
     (folder / "training.json").write_text(json.dumps(log, indent=1) + "\n")
 
 
-@dataclass
-class Run:
-    """A training run: its options, and everything of it that a checkpoint holds.
-
-    Attributes:
-        options: What the weights depend on; a checkpoint of other options is refused.
-        mean_loss: Of the steps before the last checkpoint, in nats a learnt token; None before the first.
-        cpu_seconds: Processor time up to the last checkpoint, resumed runs included.
-    """
-
-    options: dict[str, Any]
-    model: LlamaForCausalLM
-    optimizers: list[torch.optim.Optimizer]
-    step: int = 0
-    num_tokens: int = 0
-    cpu_seconds: float = 0.0
-    mean_loss: float | None = None
-
-    def load(self, file: Path) -> None:
-        """Go on from a checkpoint.
-
-        Raises:
-            click.ClickException: It was written by a run with other options, or by one of another length whose learning
-                rate had begun to fall.
-        """
-        import torch
-
-        checkpoint = torch.load(file, weights_only=True)
-        lengths = {checkpoint["options"]["num_steps"], self.options["num_steps"]}
-        falls = len(lengths) > 1 and any(learning_rate_falls(checkpoint["step"], num_steps) for num_steps in lengths)
-        if falls or checkpoint["options"] | {"num_steps": self.options["num_steps"]} != self.options:
-            raise click.ClickException(
-                f"{file} was written by a run with {checkpoint['options']}, this one has {self.options}; "
-                "use the same options or another --output_path"
-            )
-        self.model.load_state_dict(checkpoint["model"])
-        for optimizer, state in zip(self.optimizers, checkpoint["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-        self.step, self.num_tokens = checkpoint["step"], checkpoint["num_tokens"]
-        self.cpu_seconds, self.mean_loss = checkpoint["cpu_seconds"], checkpoint.get("mean_loss")
-
-    def save(self, file: Path) -> None:
-        """Write a checkpoint; an interruption leaves the one before it whole."""
-        import torch
-
-        checkpoint = {
-            "options": self.options,
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "step": self.step,
-            "num_tokens": self.num_tokens,
-            "cpu_seconds": self.cpu_seconds,
-            "mean_loss": self.mean_loss,
-        }
-        temporary = file.with_suffix(".tmp")
-        torch.save(checkpoint, temporary)
-        temporary.replace(file)
-
-    def log(self) -> dict[str, Any]:
-        """The record of the run in `training.json`."""
-        final_loss = None if self.mean_loss is None else round(self.mean_loss, 4)
-        return self.options | {
-            "num_tokens": self.num_tokens,
-            "cpu_seconds": round(self.cpu_seconds),
-            "final_loss": final_loss,
-        }
-
-
-def run_batches(stream: ExampleStream, seed: int, batch_tokens: int, first_step: int = 0) -> Iterator[Batch]:
-    """The batches of a run from a step on, endlessly; each round of them depends on (seed, round) alone."""
-    first_step_of_round = 0
-    for round_index in itertools.count():
-        longest = curriculum_max_num_steps(first_step_of_round)
-        rng = random.Random(f"{seed}/{round_index}")
-        batches = list(stream.batches(rng, batch_tokens, EXAMPLES_PER_ROUND, longest))
-        yield from batches[max(0, first_step - first_step_of_round) :]
-        first_step_of_round += len(batches)
-
-
-def train(
-    run: Run,
-    batches: Iterator[Batch],
-    tokenizer: PreTrainedTokenizerFast,
-    checkpoint_file: Path,
-    checkpoint_every: int,
-    report: Callable[[str], None] = click.echo,
-) -> None:
-    """Take the steps that are left of a run, with a checkpoint and a line of progress now and then and at the end."""
-    num_steps = run.options["num_steps"]
-    started = time.process_time() - run.cpu_seconds
-    losses: list[float] = []
-    for batch in itertools.islice(batches, num_steps - run.step):
-        scale = learning_rate_scale(run.step, num_steps)
-        losses.append(train_step(run.model, run.optimizers, batch, scale))
-        run.step += 1
-        run.num_tokens += int((batch.ids != tokenizer.pad_token_id).sum())
-        if run.step % checkpoint_every == 0 or run.step == num_steps:
-            run.cpu_seconds, run.mean_loss = time.process_time() - started, sum(losses) / len(losses)
-            losses.clear()
-            run.save(checkpoint_file)
-            report(
-                f"{run.options['model']} step {run.step}/{num_steps} loss {run.mean_loss:.4f} "
-                f"tokens {run.num_tokens:,} cpu {run.cpu_seconds:.0f} s"
-            )
-
-
 @click.command(epilog="Example: python -m benchmarks.tinylm.train --output_path runs/tinylm")
 @click.argument("model_name", metavar="[MODEL]", type=click.Choice(list(SHAPES)), required=False)
 @click.option(
@@ -216,59 +171,21 @@ def train(
     help="Folder in which each model gets a folder of its name.",
 )
 @click.option(
-    "--num_steps",
-    type=click.IntRange(min=1),
-    show_default=", ".join(f"{name} {number}" for name, number in NUM_STEPS.items()),
-    help="Optimisation steps of the whole run.",
+    "--num_steps", type=click.IntRange(min=1), help="Optimisation steps, for a trial; by default those of MODEL."
 )
-@click.option("--batch_tokens", default=3072, show_default=True, help="Tokens in a batch, padding included.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights and of the data.")
-@click.option("--threads", default=1, show_default=True, help="CPU threads.")
-@click.option("--checkpoint_every", default=250, show_default=True, help="Steps between checkpoints.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON document to standard output, progress to error.")
-def main(
-    model_name: str | None,
-    output_path: Path,
-    num_steps: int | None,
-    batch_tokens: int,
-    seed: int,
-    threads: int,
-    checkpoint_every: int,
-    as_json: bool,
-) -> None:
-    """Train the tokenizer and MODEL (target or draft; both where none is named) into a folder of its name.
-
-    Started again with the same options, a run goes on from its last checkpoint.
-    """
+def main(model_name: str | None, output_path: Path, num_steps: int | None, seed: int) -> None:
+    """Train the tokenizer and MODEL (target or draft; both where none is named) into a folder of its name."""
     import torch
 
-    def report(line: str) -> None:
-        click.echo(line, err=as_json)
-
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     tokenizer = build_tokenizer()
-    models = []
     for name in [model_name] if model_name else SHAPES:
         folder = output_path / name
         folder.mkdir(parents=True, exist_ok=True)
-        steps = num_steps or NUM_STEPS[name]
         model = build_model(SHAPES[name], tokenizer, seed)
-        stream = ExampleStream(tokenizer)
-        options = {"model": name, "num_steps": steps, "batch_tokens": batch_tokens, "seed": seed}
-        data = {"grammar_version": GRAMMAR_VERSION, "data_fingerprint": stream.fingerprint()}
-        run = Run(options | data, model, build_optimizers(model))
-        checkpoint_file = folder / "checkpoint.pt"
-        if checkpoint_file.exists():
-            run.load(checkpoint_file)
-
-        batches = run_batches(stream, seed, batch_tokens, run.step)
-        train(run, batches, tokenizer, checkpoint_file, checkpoint_every, report)
-        save(model, tokenizer, folder, run.log())
-        report(f"saved {folder}")
-        models.append(run.log() | {"path": str(folder)})
-    if as_json:
-        options = {"batch_tokens": batch_tokens, "seed": seed, "threads": threads, "checkpoint_every": checkpoint_every}
-        click.echo(json.dumps({"options": options, "models": models}))
+        save(model, tokenizer, folder, train(name, model, tokenizer, num_steps or SHAPES[name].num_steps, seed))
+        click.echo(f"saved {folder}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from scaffolding_ext.workers.huggingface import kv_blocks
 
 ROOT = Path(__file__).parents[2]
 FAKE = ROOT / "tests" / "fake_upstream"
-FAST = ("upstreams_classes", "salts", "two_loops", "samples", "shutdown")
+FAST = ("upstreams_classes", "two_loops", "samples", "shutdown")
 
 
 def run(warm_torch: Path, script: str, *arguments: str, release: str | None = "newest", code: int = 0) -> Any:
@@ -66,7 +66,7 @@ def test_no_check_fails_on_the_double(warm_torch: Path, release: str) -> None:
     """Older releases draw a batch with its first request's seed, so `seeds` depends on the order of arrival there."""
     lines = run(warm_torch, "check", release=release)["lines"]
     others = {line["check"]: line["outcome"] for line in lines if line["outcome"] != "passed"}
-    assert len(lines) == 23
+    assert len(lines) == 22
     assert others.items() <= ({} if release == "newest" else dict.fromkeys(("priority", "seeds"), "not served")).items()
 
 
@@ -79,7 +79,7 @@ NOISE += "llm._Base.__init__ = init; import sys; from benchmarks.gpu.check impor
 def test_a_run_that_is_cut_off_leaves_its_lines_and_goes_on_from_its_store(warm_torch: Path, tmp_path: Path) -> None:
     """The second run has JSON alone on stdout, whatever libraries print on descriptor 1."""
     store = tmp_path / "runs" / "check.jsonl"
-    options = ["--store", str(store), *only("upstreams_classes", "salts", "two_loops")]
+    options = ["--store", str(store), *only("upstreams_classes", "prefix_reuse", "two_loops")]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{FAKE}", "FAKE_UPSTREAM_RELEASE": "newest"}
     command = [warm_torch / "python", "-m", "benchmarks.gpu.check", *options]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -110,13 +110,13 @@ def test_a_model_that_cannot_load_ends_the_run(monkeypatch: pytest.MonkeyPatch) 
     found = CliRunner().invoke(check.main, ["--model", "mine"])
     assert len(loads) == 1
     assert "RuntimeError: CUDA out of memory" in found.output
-    assert re.search(r"2 failed, 0 not served, 21 not run$", found.output.strip())
+    assert re.search(r"2 failed, 0 not served, 20 not run$", found.output.strip())
     assert found.exit_code == 1
 
 
 def test_a_spent_budget_begins_no_check() -> None:
     found = CliRunner().invoke(check.main, ["--budget_seconds", "0"])
-    assert found.output.strip() == "0 passed, 0 failed, 0 not served, 23 not run"
+    assert found.output.strip() == "0 passed, 0 failed, 0 not served, 22 not run"
 
 
 def test_the_needs_of_ones_own_model_are_arithmetic(tmp_path: Path) -> None:
@@ -166,19 +166,19 @@ def test_the_kv_of_a_cell_is_what_is_allocated_for_it(monkeypatch: pytest.Monkey
     pools: dict[str, int] = {}
     now = ""
 
-    def run(cell: shapes.Cell, switch: str, *args: Any) -> Any:
+    def run(options: Any, switch: str, *args: Any) -> float:
         nonlocal now
         now, pools[switch] = switch, 0
-        return measured(cell, switch, *args)
+        return measured(options, switch, *args)
 
     def zeros(shape: tuple[int, ...], like: Any) -> Any:
         made = allocate(shape, like)
         pools[now] += made.nbytes
         return made
 
-    allocate, measured = kv_blocks._zeros, shapes.Cell.run
+    allocate, measured = kv_blocks._zeros, shapes.branch_and_judge
     monkeypatch.setattr(kv_blocks, "_zeros", zeros)
-    monkeypatch.setattr(shapes.Cell, "run", run)
+    monkeypatch.setattr(shapes, "branch_and_judge", run)
     figures = shapes.Parts("cpu", "tiny", 0).sharing(128, 8)
     for switch in shapes.SWITCHES:
         written = 1e9 * figures[f"128 + 8 tokens: {switch}, KV written, GB"]
@@ -193,5 +193,5 @@ def test_shapes_run_on_the_cpu_and_go_on_where_they_were(warm_torch: Path, tmp_p
     assert not [name for name in document["setting"] if name.endswith("failed")]
     assert figures["texts equal on the CPU and the device"]["value"] == 1
     assert {"256 + 16 tokens: no KV, to cached blocks", "batch 64: generate, tokens a second"} <= set(figures)
-    assert len(list(tmp_path.glob("*.json"))) == 8  # cells and batches apart
+    assert len(list(tmp_path.glob("*.json"))) == 7  # cells and batches apart
     assert run(warm_torch, "shapes", *options, release=None)["figures"] == figures

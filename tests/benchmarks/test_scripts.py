@@ -37,8 +37,6 @@ SLOW = (
     "studies.tune",
     "studies.real",
     "studies.peers",
-    "engines.attacks",
-    "engines.wire",
     "studies.orders",
     "studies.search",
 )

@@ -44,3 +44,16 @@ def test_whoever_was_overtaken_too_often_is_next(patience):
         overtaking.append(line[0])
         line.remove(line[0])
     assert overtaking == list(range(patience))
+
+
+def test_who_comes_while_another_thread_reads_the_line_does_not_break_the_reading() -> None:
+    class Growing(WaitingLine[str]):
+        """Grows when its length is asked for, as `list` does between the first and the last step of a reading."""
+
+        def __len__(self) -> int:
+            self.add(f"comes {super().__len__()}")
+            return super().__len__()
+
+    line = Growing(0)
+    line.add("waits")
+    assert list(line) == ["waits"]
