@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,7 @@ def write_text(path: str | os.PathLike[str], text: str | Iterable[str]) -> None:
     """
     target = os.path.realpath(path)
     is_special = os.path.exists(target) and not os.path.isfile(target)  # a device or a pipe
-    partial = target if is_special else os.path.join(os.path.dirname(target), f".{os.getpid()}.part")
+    partial = target if is_special else os.path.join(os.path.dirname(target), f".{uuid.uuid4().hex}.part")
     try:
         try:
             with open(partial, "w", encoding="utf-8") as file:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,17 @@ def test_a_file_is_replaced_once_the_new_one_is_whole(tmp_path: Path) -> None:
     write_text(path, "one")
     write_text(path, "two")
     assert (path.read_text(), os.listdir(tmp_path)) == ("two", ["a"])
+
+
+def test_files_that_are_written_at_a_time_into_a_folder_do_not_mix(tmp_path: Path) -> None:
+    def parts() -> Iterator[str]:
+        yield "first, "
+        write_text(tmp_path / "other", "other")
+        yield "last"
+
+    write_text(tmp_path / "mine", parts())
+    assert (tmp_path / "mine").read_text() == "first, last"
+    assert (tmp_path / "other").read_text() == "other"
 
 
 def test_a_link_stays_and_its_target_is_written(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ class ChatWorker(BaseWorker):
         name = type(self).__name__
         if task.tools:
             raise InvalidTaskError(
-                f"tools is set, but {name} cannot call tools: describe them in a message, or use upstream's worker"
+                f"tools is set, but {name} takes no tools in a ChatTask: describe them in a message, or use upstream's "
+                "worker"
             )
         if not task.messages:
             raise InvalidTaskError("messages is empty: give at least one message of the user")

@@ -119,13 +119,7 @@ class ChatTemplate:
 
     @cached_property
     def _tree(self) -> Any:
-        import jinja2
-
-        template = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", self.source)  # a tag of transformers
-        try:
-            return jinja2.Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
-        except jinja2.TemplateSyntaxError:
-            return None
+        return _parsed(self.source)
 
     @property
     def source(self) -> str:
@@ -314,19 +308,27 @@ def _pair(mark: str) -> tuple[str, str]:
     return mark, close
 
 
+def _parsed(source: str) -> Any:
+    """Parse a chat template; None if it uses tags that only transformers knows, beside `generation`."""
+    import jinja2
+
+    template = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", source)
+    try:
+        return jinja2.Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
+    except jinja2.TemplateSyntaxError:
+        return None
+
+
 def _under(switch: Mapping[str, Any]) -> str:
     return "".join(f" (with {name}: {str(value).lower()})" for name, value in switch.items())
 
 
 def check_variables(variables: Mapping[str, Any], template: Any) -> None:
     """Refuse variables that a chat template never reads, since it would silently ignore them."""
-    import jinja2
     from jinja2 import meta, nodes
 
-    environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
-    try:
-        tree = environment.parse(str(template))
-    except jinja2.TemplateSyntaxError:  # it uses tags that only transformers knows
+    tree = _parsed(str(template))
+    if tree is None:
         return
     read = meta.find_undeclared_variables(tree)
     unread = sorted(variables.keys() - read)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from scaffolding_ext.answers.reading import Marks
+from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.model_files import as_shown, chosen_family, marks_of
 from scaffolding_ext.prompts.prompting import Prompting
@@ -153,6 +154,12 @@ def test_each_prompts_end_says_whether_thinking_is_open(
 def test_without_an_opening_mark_or_a_template_it_is_unknown() -> None:
     assert Prompting(tokenizer(TURN % (PLAIN, "")), "...[END]").is_open("anything") is None
     assert Prompting(tokenizer(None), "deepseek_r1").is_open("<think>\n") is None
+
+
+def test_a_misspelt_variable_is_refused_though_the_template_has_a_tag_that_only_transformers_knows() -> None:
+    found = tokenizer("{% generation %}x{% endgeneration %}" + SWITCHED)
+    with pytest.raises(ConfigError, match="'enable_thinkin' is not a variable of the chat template"):
+        Prompting(found, "<mm:think>...</mm:think>", chat_template_kwargs={"enable_thinkin": False})
 
 
 # ---- marks that are special tokens

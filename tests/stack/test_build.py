@@ -204,6 +204,17 @@ def test_a_wrong_value_is_found_without_a_worker(controller: str, args: dict[str
     assert caught.value.key == f"controller.args.{key}"
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("base_url", "localhost:8000"), ("flavor", "vlm"), ("max_retries", -1), ("timeout_seconds", 0)]
+)
+def test_a_worker_that_no_server_would_have_is_found_without_asking_one(key: str, value: Any) -> None:
+    pytest.importorskip("openai")
+    args = {"base_url": "http://localhost:1/v1", "model": "m", key: value}
+    with pytest.raises(ConfigError) as caught:
+        check_stack(load_config(stack(workers={"generation": {"type": "OpenAIWorker", "args": args}})))
+    assert caught.value.key == f"workers.generation.args.{key}"
+
+
 @pytest.mark.parametrize("name", ["os:getcwd", "os:system", "collections:OrderedDict", f"{HERE}:Named"])
 def test_what_is_no_controller_is_not_called(name: str, helpers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getcwd", lambda: pytest.fail("it was called"))

@@ -75,7 +75,7 @@ def test_a_chat_goes_on_message_by_message(worker: Any, model: HuggingFaceWorker
 def test_what_a_chat_cannot_have_is_refused_by_name(worker: Any) -> None:
     with pytest.raises(InvalidTaskError, match="messages is empty"):
         run(worker, chat())
-    with pytest.raises(InvalidTaskError, match=r"tools is set, but .* cannot call tools"):
+    with pytest.raises(InvalidTaskError, match=r"tools is set, but .* takes no tools in a ChatTask"):
         run(worker, chat(UserMessage("q"), tools=[1]))
 
 

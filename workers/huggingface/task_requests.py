@@ -140,10 +140,10 @@ async def write_branches(
     write_back_branch(task, lowered)
     counts = [token_counts_of(piece) or TokenCounts() for piece in lowered]
     reused, prefilled = [each.reused for each in counts], [each.prefilled for each in counts]
-    evicted = engine.metrics.num_evicted - num_evicted
+    evicted = engine.metrics.num_evicted - num_evicted  # by all requests meanwhile
     record("branch_kv", reused=reused, prefilled=prefilled, evicted_blocks=evicted)
     share = Ratio(sum(reused), sum(reused) + sum(prefilled))
-    publish_figures("KV of branches", reused_tokens=share, evicted_blocks=evicted)
+    publish_figures("KV of branches", reused_tokens=share)
 
 
 async def _gate(task: BranchTask, engine: GenerationEngine, builder: RequestBuilder) -> list[bool]:

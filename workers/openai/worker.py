@@ -48,6 +48,13 @@ if TYPE_CHECKING:
 DEFAULT_KEY = "OPENAI_API_KEY"
 ENDPOINTS = ("completions", "chat", "auto")
 _CHAT_FLAVORS = ("openai", "scaffolding_ext")  # may lack completions, or render prompts themselves
+_LEAST = {"max_seq_len": 1, "max_concurrency": 1, "max_retries": 0}
+_SECONDS = ("timeout_seconds", "start_seconds", "deadline_seconds")
+_SILENT_REUSE = (
+    "{} does not tell how many tokens of a prompt it took from its cache, so computed tokens and their price are not "
+    "reported: start it with {} (and with its prefix cache)"
+)
+_log = logging.getLogger(__name__)
 
 
 def api_key(variable: str) -> str:
@@ -64,18 +71,27 @@ def api_key(variable: str) -> str:
     return key or NO_KEY
 
 
-def check_arguments(
-    base_url: str,
-    endpoint: str,
-    whole: Mapping[str, int | None],
-    counts: Mapping[str, int],
-    seconds: Mapping[str, float],
-) -> None:
-    """Check the worker's arguments: `whole` are at least 1 or None, `counts` at least 0, `seconds` above 0.
+def check_arguments(**given: Any) -> None:
+    """Refuse wrong arguments of `OpenAIWorker` without asking its server, as a dry run of a stack does.
 
     Raises:
         ConfigError: An argument is unusable; `key` names it.
     """
+    if "base_url" in given:
+        _check_address(given["base_url"])
+    if "endpoint" in given:
+        require.one_of("endpoint", given["endpoint"], ENDPOINTS)
+    if given.get("flavor", "auto") != "auto":
+        flavor_named(given["flavor"])
+    for key, least in _LEAST.items():
+        if given.get(key) is not None:
+            require.whole(key, given[key], least)
+    for key in _SECONDS:
+        if key in given:
+            require.number(key, given[key], above=0)
+
+
+def _check_address(base_url: str) -> None:
     try:
         parts = urllib.parse.urlsplit(base_url)
         secret = "a user name or password" if "@" in parts.netloc else "a query" if "?" in base_url else ""
@@ -89,20 +105,6 @@ def check_arguments(
         )
     if not is_address:
         raise ConfigError(f"is {base_url!r}; it must be an address such as http://localhost:8000/v1", "base_url")
-    require.one_of("endpoint", endpoint, ENDPOINTS)
-    for lowest, arguments in ((1, whole), (0, counts)):
-        for key, value in arguments.items():
-            if value is not None:
-                require.whole(key, value, lowest)
-    for key, duration in seconds.items():
-        require.number(key, duration, above=0)
-
-
-_log = logging.getLogger(__name__)
-_SILENT_REUSE = (
-    "{} does not tell how many tokens of a prompt it took from its cache, so computed tokens and their price are not "
-    "reported: start it with {} (and with its prefix cache)"
-)
 
 
 class ServerWarning(UserWarning):
@@ -160,6 +162,8 @@ class OpenAIWorker(StreamingWorker):
             `"continued turns"`.
     """
 
+    check_arguments = staticmethod(check_arguments)
+
     def __init__(
         self,
         base_url: str,
@@ -177,18 +181,8 @@ class OpenAIWorker(StreamingWorker):
         deadline_seconds: float = 3600.0,
         prioritize: bool = False,
     ) -> None:
+        self.check_arguments(**{name: value for name, value in locals().items() if name not in ("self", "__class__")})
         super().__init__()
-        check_arguments(
-            base_url,
-            endpoint,
-            whole={"max_seq_len": max_seq_len, "max_concurrency": max_concurrency},
-            counts={"max_retries": max_retries},
-            seconds={
-                "timeout_seconds": timeout_seconds,
-                "start_seconds": start_seconds,
-                "deadline_seconds": deadline_seconds,
-            },
-        )
         named = None if flavor == "auto" else flavor_named(flavor)
         self._connection = Connection(
             base_url,
