@@ -67,18 +67,18 @@ class Study(NamedTuple):
 STUDIES: Mapping[str, Study] = {
     **{
         f"real_{part}": Study(f"studies.real --part {part}", minutes, (("--data", ""),))
-        for part, minutes in (("votes", 6), ("confirmed", 3), ("chains", 2), ("budgets", 2), ("loops", 1))
+        for part, minutes in (("votes", 3), ("confirmed", 2), ("chains", 1), ("budgets", 1), ("loops", 1))
     },
-    "certaindex": Study("studies.certaindex", 15, (("--data", ""),)),
-    "autotts": Study("studies.autotts", 15, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
+    "certaindex": Study("studies.certaindex", 1, (("--data", ""),)),
+    "autotts": Study("studies.autotts", 10, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
     "rolling_replayed": Study("studies.rolling --part replayed", 1, (("--data", ""),)),
-    "rolling_live": Study("studies.rolling --part live", 10, (("--data", ""),)),
-    "deadlines": Study("studies.deadlines", 8, (("--data", ""),)),
-    "until": Study("studies.until", 6, (("--data", ""),)),
-    "orders": Study("studies.orders", 15),
+    "rolling_live": Study("studies.rolling --part live", 2, (("--data", ""),)),
+    "deadlines": Study("studies.deadlines", 2, (("--data", ""),)),
+    "until": Study("studies.until", 5, (("--data", ""),)),
+    "orders": Study("studies.orders", 10),
     **{
         part: Study(f"studies.tune --part {part}", minutes, (("--data", ""),))
-        for part, minutes in (("few_questions", 6), ("at_once", 5), ("promises", 3))
+        for part, minutes in (("few_questions", 4), ("at_once", 5), ("promises", 2))
     },
     "peers": Study("studies.peers --num_problems 150 --block 25", 35, stores=True, draws=True),
     "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),

@@ -22,6 +22,12 @@ from scaffolding_ext.documents import write_text
 
 _T = TypeVar("_T")
 
+recorded = click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    required=True,
+    help="Folder of the recordings.",
+)
 plotted = click.option("--plot_path", type=PLACE, help="Where the figures are drawn.")
 stored = click.option("--store", type=PLACE, help="Folder of what was run before.")
 

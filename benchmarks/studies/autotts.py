@@ -166,7 +166,7 @@ class Shuffled:
         for number, order in enumerate(orders):
             random.Random(seed + number).shuffle(order)
         self._orders = [order[:num_chains] for order in orders]
-        samples = whole_samples(Recording(list(map(recorded, asked)), ["AutoTTS"], ""))
+        samples = whole_samples(Recording(list(map(question_of, asked)), ["AutoTTS"], ""))
         shape = num_shuffles, len(asked), num_chains
         self.votes = OrderedVotes(samples, np.broadcast_to(np.array(self._orders)[:, None], shape))
         self._full_right = self.votes.right[:, -1].astype(float)
@@ -206,7 +206,7 @@ class Shuffled:
         return min(rows, key=lambda each: abs(float(each.tokens.mean()) - tokens))
 
 
-def recorded(asked: Asked) -> RecordedQuestion:
+def question_of(asked: Asked) -> RecordedQuestion:
     """The chains of a question as samples of a vote; no answer is a class of its own."""
     classes = np.array([chain.answer for chain in asked.chains])
     tokens = np.array([chain.num_tokens for chain in asked.chains])

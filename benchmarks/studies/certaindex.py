@@ -2,8 +2,8 @@
 
     python -m benchmarks.studies.certaindex --data FOLDER --json
 
-FOLDER holds the recordings (`sets` names their files). Without it, samples are simulated. Every question is answered by
-votes of up to 20 samples, in several random orders, and intervals resample questions.
+FOLDER holds the recordings (`sets` names their files). Every question is answered by votes of up to 20 samples, in
+several random orders, and intervals resample questions.
 
 *policies*: the static threshold at five samples, looks every five samples and after each, both fitted curves, on the
 questions that they were fitted to (the paper's skylines) and on others, the length threshold that stops as many votes,
@@ -19,13 +19,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.command import benchmark, recorded, size, track
 from benchmarks._lib.report import Report
-from benchmarks.studies.autotts import read_chains, recorded
-from benchmarks.studies.real import CONSOL, QWEN3, R1, SIMULATED, is_kept_back, simulated_recording
+from benchmarks.studies.autotts import question_of, read_chains
+from benchmarks.studies.real import CONSOL, QWEN3, R1, is_kept_back
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even, LengthThreshold
@@ -49,11 +48,8 @@ NUM_RESAMPLES = 2000
 MODELS = ("0.6B", "8B")  # of Qwen3
 
 
-def sets(data: Path | None, num_simulated: int, rng: np.random.Generator) -> Iterator[tuple[str, Recording]]:
-    """The recordings by name; simulated votes without a folder."""
-    if data is None:
-        yield SIMULATED, simulated_recording(num_simulated, rng, 32)
-        return
+def sets(data: Path) -> Iterator[tuple[str, Recording]]:
+    """The recordings by name."""
     yield "gpt-4o-mini, GSM8K", read_recording([data / CONSOL], task="gsm")
     yield "R1-Distill-8B, MATH-500", read_recording([data / R1])
     asked = [each for each in read_log(data / CONSOL).questions if each.task == "aime24"]  # at both efforts, in turn
@@ -64,7 +60,7 @@ def sets(data: Path | None, num_simulated: int, rng: np.random.Generator) -> Ite
         questions = []
         for each in chains:
             if each.model == model:
-                question = recorded(each)
+                question = question_of(each)
                 classes = np.where(question.classes == each.no_answer, NO_ANSWER, question.classes)
                 questions.append(dataclasses.replace(question, id=f"{each.task} {each.question}", classes=classes))
         yield f"Qwen3-{model}, AIME24, AIME25, HMMT25", Recording(questions, [QWEN3], model)
@@ -179,12 +175,11 @@ def correlation(first: Floats, second: Floats) -> float:
 
 
 @benchmark("studies.certaindex --data FOLDER")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
+@recorded
 @size("--num_orders", 10, quick=2, help="Random orders of the samples of a question.")
-@size("--num_simulated", 200, quick=30, help="Questions that are simulated where there is no folder.", least=8)
-def main(report: Report, data: Path | None, num_orders: int, num_simulated: int) -> None:
+def main(report: Report, data: Path, num_orders: int) -> None:
     """Measure the paper's policies of certaindex on recorded votes."""
-    for name, recording in track(sets(data, num_simulated, report.rng), "sets"):
+    for name, recording in track(sets(data), "sets"):
         shape = num_orders, len(recording.questions), recording.num_samples
         add_policies(report, name, Orders(recording, np.argsort(report.rng.random(shape), axis=-1)[..., :CAP]))
         add_need(report, name, labelled_votes(recording), 2 * num_orders)

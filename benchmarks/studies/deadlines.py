@@ -18,14 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.command import benchmark, recorded, size, track
 from benchmarks._lib.report import Report
 from benchmarks._lib.simulator import NEVER, Program, RequestRound, Work, arrival_times, serve_programs
-from benchmarks.studies.real import CONSOL, EPOCH, R1, SIMULATED, simulated_recording
+from benchmarks.studies.real import CONSOL, EPOCH, R1
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Votes
@@ -293,16 +292,14 @@ def add_orders(workload: Workload) -> None:
 @benchmark("studies.deadlines --data FOLDER")
 @size("--num_votes", 150, quick=20, help="Votes of a seed.", least=20)
 @size("--num_seeds", 8, quick=2, help="Seeds.", least=2)
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
-def main(report: Report, num_votes: int, num_seeds: int, data: Path | None) -> None:
+@recorded
+def main(report: Report, num_votes: int, num_seeds: int, data: Path) -> None:
     """Right answers in time, and arrivals that an engine bears with answers in time, by stopping and order."""
     engine, seeds = Engine(Queue(PLACES, SLOWDOWN), SECONDS), range(report.seed, report.seed + num_seeds)
-    recordings = {SIMULATED: (labelled_votes(simulated_recording(20, report.rng)), 16)}
-    if data is not None:
-        recordings = {
-            name: (labelled_votes(read_recording([data / file], task=task, num_samples=num_read)), num_samples)
-            for name, (file, task, num_samples, num_read) in RECORDINGS.items()
-        }
+    recordings = {
+        name: (labelled_votes(read_recording([data / file], task=task, num_samples=num_read)), num_samples)
+        for name, (file, task, num_samples, num_read) in RECORDINGS.items()
+    }
     for name, recording in recordings.items():
         report.figure(f"{name}: questions", len({each.id for each in recording[0]}))
         add_recording(Workload(name, loads_of(*recording, engine, num_votes, seeds), report))

@@ -2,7 +2,7 @@
 
     python -m benchmarks.studies.real --data FOLDER --part votes --json
 
-FOLDER holds the recordings (`SETS` names their files). Without it, samples are simulated.
+FOLDER holds the recordings (`SETS` names their files).
 
 *votes*: for each set the choice of `tune`, judged on questions or runs that did not choose, beside one sample, plain
 votes of as many tokens, Adaptive-Consistency and doubling (as published, and chosen likewise), the oracle and our
@@ -21,12 +21,10 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, size
+from benchmarks._lib.command import benchmark, recorded
 from benchmarks._lib.report import Report
 from benchmarks._lib.stops import Ended, add_stops, right_of_as_many
 from scaffolding_ext.answers import extract
-from scaffolding_ext.controllers.chain.chain import Prefix
-from scaffolding_ext.controllers.chain.probe import Probe
 from scaffolding_ext.controllers.repetition import CHARACTERS, Loops
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import BetaConsistency
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
@@ -34,7 +32,7 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Vot
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.logs.samples import ChainProbes, RecordedQuestion, Recording
+from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.evaluation.run.vote_budget import Claim, next_round, unsettledness
 from scaffolding_ext.evaluation.tune.choose import Cheapest, chosen, cross_validated
@@ -56,7 +54,7 @@ SETS = {
     "gpt-4o-mini, GSM8K, 40": (CONSOL, "gsm", 40),
     "gpt-4o-mini, MedQA, 40": (CONSOL, "medqa", 40),
 }
-DEFAULT_SETS = (AIME, GPQA, R1_AT_16, "gpt-4o-mini, GSM8K, 40", "simulated")
+DEFAULT_SETS = (AIME, GPQA, R1_AT_16, "gpt-4o-mini, GSM8K, 40")
 MAX_LOSS = 0.003
 BAR = -1.0  # points over the full vote, for the lower end of what is tuned
 DEFAULT_LOSS = 0.205  # points: 0.2, rounded to two digits
@@ -72,65 +70,14 @@ SEQUENTIAL, DOUBLING = "Adaptive-Consistency .90", "doubling until .75 agree"
 PUBLISHED = {SEQUENTIAL: BetaConsistency(confidence=0.9), DOUBLING: AgreementDoubling(), DEFAULT: LeaderChange()}
 CHOSEN_LIKEWISE = {"Adaptive-Consistency, chosen": BetaConsistency, "doubling, chosen": AgreementDoubling}
 WEIGHTS = ("shortness", "mean_logprob")
-SIMULATED = "simulated"
 RANDOM_SET = "gpqa_diamond_gemma4_12b_seed0"
-BUDGETS = (0.1, 0.2, 0.3, 0.5)
+BUDGETS, NUM_ORDERS = (0.1, 0.2, 0.3, 0.5), 40
 STOPPED = "even with a stop"
 LOOP_STEP = 64 * CHARACTERS
 
 
-def simulated_recording(
-    num_questions: int, rng: np.random.Generator, num_samples: int = 16, *, has_probes: bool = False
-) -> Recording:
-    """Votes whose questions have a chance of .2 to 1; wrong samples scatter over four answers, one in 20 has none.
-
-    Args:
-        has_probes: Every chain has probes at its tenths, and at each it already gives its last answer with that chance.
-    """
-    questions = []
-    for number in range(num_questions):
-        right = rng.random(num_samples) < rng.uniform(0.2, 1.0)
-        classes = np.where(right, 0, rng.integers(1, 5, num_samples))
-        classes[rng.random(num_samples) < 0.05] = -1
-        tokens = 10 * rng.integers(10, 50, num_samples)
-        pairs = zip(classes.tolist(), tokens.tolist(), strict=True)
-        missing: Any = {"seconds", "logprobs", "rewards"} | (set() if has_probes else {"probes"})
-        questions.append(
-            RecordedQuestion(
-                f"q{number}",
-                SIMULATED,
-                SIMULATED,
-                classes,
-                classes == 0,
-                0,
-                tokens,
-                probes=[_simulated_probes(own, length, rng) for own, length in pairs] if has_probes else None,
-                missing=frozenset(missing),
-            )
-        )
-    return Recording(questions, [SIMULATED], "sha256:simulated")
-
-
-def _simulated_probes(answer_class: int, length: int, rng: np.random.Generator) -> ChainProbes:
-    probes, forced = [], []
-    for tenth in range(1, 11):
-        own = answer_class if rng.random() < tenth / 10 else int(rng.integers(0, 5))
-        logprobs = (float(np.log(rng.uniform(0.3, 1.0))),)
-        probes.append(
-            Probe(
-                Prefix(length * tenth // 10, "", None, None), str(own), own, False, str(own), answer_logprobs=logprobs
-            )
-        )
-        forced.append(own)
-    ones = np.ones(10, dtype=np.int64)
-    return ChainProbes(probes, np.array(forced), ones, ones, length)
-
-
-def recordings(data: Path | None, num_simulated: int, rng: np.random.Generator) -> Iterator[tuple[str, Recording]]:
-    """The recordings of the folder, by name; simulated votes without one."""
-    if data is None:
-        yield SIMULATED, simulated_recording(num_simulated, rng)
-        return
+def recordings(data: Path) -> Iterator[tuple[str, Recording]]:
+    """The recordings of the folder, by name."""
     for name, (file, task, num_samples) in SETS.items():
         yield name, read_recording([data / file], task=task, num_samples=num_samples)
 
@@ -202,9 +149,9 @@ def add_votes(report: Report, name: str, recording: Recording) -> None:
         add_over(report, row, weighed.right, trial.full.right, trial)
 
 
-def votes(report: Report, data: Path | None, num_simulated: int) -> None:
+def votes(report: Report, data: Path) -> None:
     """All sets."""
-    for name, recording in recordings(data, num_simulated, report.rng):
+    for name, recording in recordings(data):
         add_votes(report, name, recording)
 
 
@@ -245,10 +192,10 @@ def halves(recording: Recording) -> tuple[Recording, Recording]:
     return choosing, judging
 
 
-def confirmed(report: Report, data: Path | None, num_simulated: int) -> None:
+def confirmed(report: Report, data: Path) -> None:
     """The default and the tuned setting, chosen anew on one half of each set, and judged on the other half."""
     goal, grid, judges = Cheapest(MAX_LOSS), {}, {}
-    for name, recording in recordings(data, num_simulated, report.rng):
+    for name, recording in recordings(data):
         choosing, judging = halves(recording)
         trial = Replay(choosing)
         trial.try_all()
@@ -271,11 +218,8 @@ def confirmed(report: Report, data: Path | None, num_simulated: int) -> None:
 # ---- chains
 
 
-def chains(report: Report, data: Path | None, num_simulated: int) -> None:
+def chains(report: Report, data: Path) -> None:
     """Gemma-4-12B: stops and cuts on a random set of GPQA."""
-    if data is None:
-        add_stops(report, SIMULATED, simulated_recording(num_simulated, report.rng, 1, has_probes=True))
-        return
     recording = read_recording([data / GEMMA], num_samples=1)
     own = [index for index, run in enumerate(recording.runs) if run == RANDOM_SET]
     add_stops(report, "GPQA", recording.taking(own))
@@ -306,16 +250,12 @@ def evenness(votes: Votes) -> tuple[float, float]:
     return len(votes.classes), 0.0
 
 
-def budgets(report: Report, data: Path | None, num_simulated: int) -> None:
+def budgets(report: Report, data: Path) -> None:
     """One budget for the votes of all questions: by certaindex, and evenly with and without a stop; means of orders."""
-    num_orders = 4 if data is None else 40
-    recording = (
-        simulated_recording(num_simulated, report.rng) if data is None else read_recording([data / R1], num_samples=16)
-    )
-    drawn = labelled_votes(recording)
+    drawn = labelled_votes(read_recording([data / R1], num_samples=16))
     orders = [
         [each.reordered(report.rng.permutation(len(each.classes)).tolist()) for each in drawn]
-        for _ in range(num_orders)
+        for _ in range(NUM_ORDERS)
     ]
     total = sum(sum(each.lengths) for each in drawn)
     buyers: Mapping[str, tuple[Claim, AllocationRule | None]] = {
@@ -337,15 +277,11 @@ def budgets(report: Report, data: Path | None, num_simulated: int) -> None:
 # ---- loops
 
 
-def loops(report: Report, data: Path | None, num_simulated: int) -> None:
+def loops(report: Report, data: Path) -> None:
     """Report the places at which the watch for loops stops recorded chains, and the answers behind them."""
-    if data is None:
-        texts = ["The sum is 7. " * 400, "So x = 2. \\boxed{2}"] * num_simulated
-        questions = [str(number // 2) for number in range(len(texts))]
-    else:
-        rows = [row.value for row in read_rows(data / TEXTS, "log")]
-        texts = ["".join((turn["draft"] or "") + (turn["target"] or "") for turn in row["turns"]) for row in rows]
-        questions = [str(row["question"]) for row in rows]
+    rows = [row.value for row in read_rows(data / TEXTS, "log")]
+    texts = ["".join((turn["draft"] or "") + (turn["target"] or "") for turn in row["turns"]) for row in rows]
+    questions = [str(row["question"]) for row in rows]
     watch, ends = Loops(), []
     reach = watch.reach * CHARACTERS
     for text in texts:
@@ -373,13 +309,12 @@ PARTS = {"votes": votes, "confirmed": confirmed, "chains": chains, "budgets": bu
 
 
 @benchmark("studies.real --data FOLDER --part votes")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
+@recorded
 @click.option("--part", "parts", type=click.Choice(list(PARTS)), multiple=True, help="May be repeated.  [default: all]")
-@size("--num_simulated", 100, quick=12, help="Questions that are simulated where there is no folder.", least=2)
-def main(report: Report, data: Path | None, parts: Sequence[str], num_simulated: int) -> None:
+def main(report: Report, data: Path, parts: Sequence[str]) -> None:
     """Measure savings on recorded samples of real models."""
     for part in parts or PARTS:
-        PARTS[part](report, data, num_simulated)
+        PARTS[part](report, data)
 
 
 if __name__ == "__main__":

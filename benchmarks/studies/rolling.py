@@ -19,7 +19,7 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.command import benchmark, recorded, size, track
 from benchmarks._lib.recorded_worker import Characters, RecordedChain, RecordedWorker
 from benchmarks._lib.report import Report
 from benchmarks.studies.autotts import (
@@ -30,7 +30,6 @@ from benchmarks.studies.autotts import (
     VALUE_WIDTH,
     Asked,
     read_chains,
-    simulated,
 )
 from benchmarks.studies.real import QWEN3, recordings
 from scaffolding_ext import MajorityVoteController, ScaffoldingLlm
@@ -82,10 +81,9 @@ def played(asked: Sequence[Asked], num_samples: int, seed: int, name: str, argum
     return np.array(rows, dtype=float).T
 
 
-def live(report: Report, data: Path | None, num_questions: int) -> None:
+def live(report: Report, data: Path, num_questions: int) -> None:
     """Each vote beside all samples at once."""
-    read = simulated(2, report.rng) if data is None else read_chains(data / QWEN3)
-    asked = [each for each in read if each.task != CHOOSES][:num_questions]
+    asked = [each for each in read_chains(data / QWEN3) if each.task != CHOOSES][:num_questions]
     for num_samples, (in_flight, most_tokens, most_time) in BY_NUMBER.items():
         title, most = f"votes of {num_samples}", {"tokens": most_tokens, "time": most_time}
         arguments = ways(in_flight) | (few_at_once() if num_samples == max(BY_NUMBER) else {})
@@ -99,9 +97,9 @@ def live(report: Report, data: Path | None, num_questions: int) -> None:
                     report.bar(f"{title}: {name}: {what}, share of {ALL}", share, "<=", most[what])
 
 
-def replayed(report: Report, data: Path | None, num_questions: int) -> None:
+def replayed(report: Report, data: Path, _: int) -> None:
     """The default with some samples in flight, on every recording."""
-    for name, recording in recordings(data, num_questions, report.rng):
+    for name, recording in recordings(data):
         trial, number = Replay(recording), recording.num_samples
         most = IN_FLIGHT[number][-1]
         settings: dict[str, dict[str, Any]] = {ROUNDS: {}}
@@ -119,9 +117,9 @@ PARTS = {"live": live, "replayed": replayed}
 
 @benchmark("studies.rolling --part live --data FOLDER")
 @click.option("--part", "parts", type=click.Choice(list(PARTS)), multiple=True, help="May be repeated.  [default: all]")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of recordings.")
-@size("--num_questions", 240, quick=4, help="Questions of the live host, and those that are simulated.", least=2)
-def main(report: Report, parts: Sequence[str], data: Path | None, num_questions: int) -> None:
+@recorded
+@size("--num_questions", 240, quick=4, help="Questions of the live host.", least=2)
+def main(report: Report, parts: Sequence[str], data: Path, num_questions: int) -> None:
     """Votes that roll beside votes in rounds and all samples at once."""
     for part in parts or PARTS:
         PARTS[part](report, data, num_questions)

@@ -29,10 +29,10 @@ from typing import NamedTuple
 import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.command import benchmark, recorded, size, track
 from benchmarks._lib.report import Report
 from benchmarks.studies.autotts import CHOOSES
-from benchmarks.studies.real import CONSOL, EPOCH, QWEN3, R1, SIMULATED, simulated_recording
+from benchmarks.studies.real import CONSOL, EPOCH, QWEN3, R1
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Bools, Recording
@@ -78,11 +78,8 @@ LOGS = (  # files, their tasks, and samples of a question
 )
 
 
-def logs_of(data: Path | None, num_simulated: int, rng: np.random.Generator) -> Iterator[Recording]:
+def logs_of(data: Path) -> Iterator[Recording]:
     """The recording of each run."""
-    if data is None:
-        yield simulated_recording(num_simulated, rng)
-        return
     for file, task, num_samples in LOGS:
         recording = whole_chains(data / file, task, num_samples if file == EPOCH else None)
         for run in sorted(set(recording.runs)):
@@ -140,10 +137,10 @@ class Judge:
         return float(tokens), 100 * float((played.right - full.right)[judges].mean())
 
 
-def few_questions(report: Report, data: Path | None, num_draws: int, num_simulated: int) -> None:
+def few_questions(report: Report, data: Path, num_draws: int) -> None:
     """Choices on few questions beside the default; a log is resampled with all of its choices."""
     found: dict[int, list[list[Outcome]]] = {size: [] for size in SIZES}
-    for recording in track(logs_of(data, num_simulated, report.rng), "logs"):
+    for recording in track(logs_of(data), "logs"):
         judge = Judge(recording, report.seed)
         for number, outcomes in found.items():
             if number + LEAST_JUDGES <= judge.num_questions:
@@ -198,11 +195,8 @@ def run(report: Report, name: str, chooses: Recording, judges: Recording | None 
     return plays
 
 
-def at_once(report: Report, data: Path | None, _: int, num_simulated: int) -> None:
+def at_once(report: Report, data: Path, _: int) -> None:
     """Choices from tokens to time."""
-    if data is None:
-        run(report, SIMULATED, *(simulated_recording(num_simulated, report.rng) for _ in range(2)))
-        return
     qwen3 = whole_chains(data / QWEN3, num_samples=64)
     run(report, "Qwen3", *parts_of(qwen3, [each.task == CHOOSES for each in qwen3.questions]))
     plays = run(report, "R1", whole_chains(data / R1, num_samples=80))
@@ -217,15 +211,10 @@ PROMISED_LOSS, CONFIDENCE = 0.02, 0.9
 MOST_BROKEN = 0.14  # 10 %, and what 200 draws add by chance
 
 
-def promises(report: Report, data: Path | None, num_draws: int, num_simulated: int) -> None:
+def promises(report: Report, data: Path, num_draws: int) -> None:
     """Promises on random halves of a recording, held against the other halves."""
-    found = {SIMULATED: simulated_recording(num_simulated, report.rng)}
-    if data is not None:
-        found = {
-            name: read_recording([data / file], task=task, num_samples=number)
-            for name, (file, task, number) in PROMISING.items()
-        }
-    for name, recording in found.items():
+    for name, (file, task, num_samples) in PROMISING.items():
+        recording = read_recording([data / file], task=task, num_samples=num_samples)
         trial = Replay(recording)
         trial.try_all()
         shares, losses = [], []
@@ -251,7 +240,7 @@ NUM_DRAWS = {"few_questions": 20, "at_once": 1, "promises": 200}
 
 
 @benchmark("studies.tune --data FOLDER --part promises")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
+@recorded
 @click.option("--part", "parts", type=click.Choice(list(PARTS)), multiple=True, help="May be repeated.  [default: all]")
 @size(
     "--num_draws",
@@ -260,11 +249,10 @@ NUM_DRAWS = {"few_questions": 20, "at_once": 1, "promises": 200}
     help="Random sets of questions; 0 takes 20 sets of few questions and 200 halves.",
     least=0,
 )
-@size("--num_simulated", 120, quick=40, help="Questions that are simulated where there is no folder.", least=40)
-def main(report: Report, data: Path | None, parts: Sequence[str], num_draws: int, num_simulated: int) -> None:
+def main(report: Report, data: Path, parts: Sequence[str], num_draws: int) -> None:
     """Choices and promises of `tune`, on questions that had no part in them."""
     for part in parts or PARTS:
-        PARTS[part](report, data, num_draws or NUM_DRAWS[part], num_simulated)
+        PARTS[part](report, data, num_draws or NUM_DRAWS[part])
 
 
 if __name__ == "__main__":

@@ -12,15 +12,13 @@ Both intervals know that the set is finite. Without a gold answer, an answer is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, size, track
+from benchmarks._lib.command import benchmark, recorded, size, track
 from benchmarks._lib.report import Report
 from benchmarks.studies.real import CONSOL, EPOCH
 from scaffolding_ext.controllers.vote.voting import vote
@@ -67,11 +65,6 @@ def read_sets(data: Path) -> Iterator[tuple[str, Table]]:
     most = max(map(len, runs.values()))
     whole = [run for run in runs.values() if len(run) == most]
     yield GPQA, np.array([[run[question] for question in whole[0]] for run in whole])
-
-
-def simulated(num_questions: int, rng: np.random.Generator) -> Iterator[tuple[str, Table]]:
-    chances = rng.uniform(0.4, 1.0, num_questions)
-    yield "simulated", (rng.random((6, num_questions)) < chances).astype(np.float64)
 
 
 def is_false(conclusion: str | None, estimate: float, truth: float, margin: float) -> bool:
@@ -134,12 +127,11 @@ RULES = {"until": until_known, "usual interval": by_usual_interval}
 
 
 @benchmark("studies.until --data FOLDER")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of the recordings.")
+@recorded
 @size("--num_orders", 1_000, quick=5, help="Orders of each set and goal.", least=2)
-@size("--num_simulated", 400, quick=100, help="Questions that are simulated without a folder.", least=40)
-def main(report: Report, data: Path | None, num_orders: int, num_simulated: int) -> None:
+def main(report: Report, data: Path, num_orders: int) -> None:
     """False stops and spared questions of `eval --until` in random orders of recorded runs."""
-    for name, right in simulated(num_simulated, report.rng) if data is None else read_sets(data):
+    for name, right in read_sets(data):
         num_runs, num_questions = right.shape
         report.figure(f"{name}: questions", num_questions)
         report.figure(f"{name}: runs", num_runs)
@@ -160,8 +152,7 @@ def main(report: Report, data: Path | None, num_orders: int, num_simulated: int)
                     middle = np.quantile(spared, (LEVEL / 2, 1 - LEVEL / 2)).tolist()
                     report.figure(f"{title}: {rule}: questions spared", float(np.mean(spared)), *middle)
                     if rule == "until":
-                        chance = 3 * math.sqrt(LEVEL * (1 - LEVEL) / num_orders) if data is None else 0.0
-                        report.bar(f"{title}: share of false stops", num_false / num_orders, "<=", LEVEL + chance)
+                        report.bar(f"{title}: share of false stops", num_false / num_orders, "<=", LEVEL)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def votes_of_runs(rng: np.random.Generator) -> Iterable[dict[str, Any]]:
 
 def votes(rng: np.random.Generator) -> Iterable[dict[str, Any]]:
     """Forty samples of each question; only one task has gold answers."""
-    for task, num_questions in (("gsm", 32), ("medqa", 8), ("aime24", 8)):
+    for task, num_questions in (("gsm", 32), ("medqa", 8), ("aime24", 16)):
         for number in range(num_questions):
             row: dict[str, Any] = {"task": task, "question": str(number)}
             own = samples(40, rng)

@@ -23,6 +23,7 @@ SCRIPTS = sorted(
     }
     - {*ON_A_SERVER}
 )
+RECORDED = {study.command.split()[0] for study in STUDIES.values() if ("--data", "") in study.reads}
 PLOTTED = {study.command.split()[0] for study in STUDIES.values() if study.draws}
 EXTRA = {
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),
@@ -55,9 +56,10 @@ def marks(script):
 
 
 @pytest.mark.parametrize("script", [pytest.param(name, marks=marks(name)) for name in SCRIPTS])
-def test_quick_run_prints_one_document(script, warm_torch, tmp_path):
+def test_quick_run_prints_one_document(script, warm_torch, recordings_folder, tmp_path):
     plot = ("--plot_path", str(tmp_path / "plot.png")) if script in PLOTTED else ()
-    arguments = ("--quick", "--json", "--seed", "1", *EXTRA.get(script, ()), *plot)
+    data = ("--data", str(recordings_folder)) if script in RECORDED else ()
+    arguments = ("--quick", "--json", "--seed", "1", *EXTRA.get(script, ()), *data, *plot)
     run = run_script(script, *arguments, python=warm_torch, folder=tmp_path)
     assert run.returncode == 0, run.stderr
     document = json.loads(run.stdout)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from benchmarks.studies.certaindex import CAP, KNOB, THRESHOLD, Orders, correlation, fitted_on_others
-from benchmarks.studies.real import simulated_recording
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.threshold import StaticThreshold
+from tests.evaluation.tune.recorded import recording
 
-RECORDING = simulated_recording(12, np.random.default_rng(0), 24)
+RECORDING = recording(12, 24, ability=0.6)
 ORDERS = Orders(RECORDING, np.argsort(np.random.default_rng(1).random((2, 12, 24)), axis=-1)[..., :CAP])
 
 
