@@ -15,6 +15,8 @@ E = TypeVar("E")
 class DecisionRule(ABC, Generic[E]):
     """Decides when enough is known. All requests of a stack share a rule, so it must not keep a request's state.
 
+    An audit decides by a copy of it (`copy.deepcopy`).
+
     Attributes:
         complexity_rank: 0 is the plainest: of equally good settings `tune` takes the plainest.
         stops_when: Condition under which it stops, in words, with fields of `{0}`, the rule; empty names its class.

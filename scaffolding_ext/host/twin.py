@@ -6,11 +6,13 @@ short is generated from its beginning.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaffolding_ext.controllers.answer_classes import classify
-from scaffolding_ext.controllers.base import BaseController
+from scaffolding_ext.controllers.base import BaseController, sub_controllers
+from scaffolding_ext.controllers.rule import DecisionRule
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.host.dispatch import Dispatcher
 from scaffolding_ext.protocol import Controller, ControllerGenerator, GenerationTask, StreamGenerationTask, Task
@@ -46,7 +48,20 @@ def twin_of(controller: Controller, kwargs: Mapping[str, Any], program: Program)
     if not isinstance(own, BaseController) or not own.audit:
         return None
     check_seed(own, program.seeds.seed)
-    return own.unstopped() if derive_seed(program.seeds.seed, "audit") / 2**63 < own.audit else None
+    twin = own.unstopped() if derive_seed(program.seeds.seed, "audit") / 2**63 < own.audit else None
+    if twin is not None:
+        _copy_rules(twin)
+    return twin
+
+
+def _copy_rules(twin: BaseController) -> None:
+    """Give the twin copies of the rules as they are now: it decides by them, and teaches the stack's nothing."""
+    for name, value in vars(twin).items():
+        if isinstance(value, DecisionRule):
+            setattr(twin, name, copy.deepcopy(value))
+    for sub in sub_controllers(twin):
+        if isinstance(sub, BaseController):
+            _copy_rules(sub)
 
 
 def is_comparable(output: Any) -> bool:

@@ -15,10 +15,13 @@ from scaffolding_ext import (
     NativeGenerationController,
     ScaffoldingLlm,
 )
+from scaffolding_ext.controllers.base import BaseController
 from scaffolding_ext.controllers.chain.stopping.base import Never
+from scaffolding_ext.controllers.rule import DecisionRule
+from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.run.datasets import load_dataset
-from scaffolding_ext.protocol import GenerationTask, TaskStatus
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note
 from scaffolding_ext.protocol.worker import BaseWorker
 from scaffolding_ext.request.program import current_program, seconds_left
@@ -55,6 +58,35 @@ def run(controller: Any, worker: Any, prompts: Sequence[str]) -> list[Any]:
 
     with ScaffoldingLlm(controller, {"generation": worker}, seed=4) as llm:
         return asyncio.run(all_of(llm))
+
+
+class Counting(DecisionRule[str]):
+    """Learns from each sample."""
+
+    def __init__(self) -> None:
+        self.num_seen = 0
+
+    def observe(self, ended: str) -> None:
+        self.num_seen += 1
+
+
+class Telling(BaseController):
+    def __init__(self, rule: Counting) -> None:
+        super().__init__()
+        self.rule = rule
+
+    def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
+        yield from NativeGenerationController({"temperature": 0.7}).process([task], **kwargs)
+        Run(self, task).tell(self.rule, task.output_str or "")
+
+
+def test_a_twin_teaches_the_rules_of_the_stack_nothing() -> None:
+    rule = Counting()
+    controller = audited(MajorityVoteController(Telling(rule), SAMPLES, allocation="LeaderChange"))
+    ((result, finding),) = run(controller, Dice(), ["what?"])
+    assert finding is not None
+    (vote,) = (event for event in result.program.trace if event["event"] == "vote")
+    assert rule.num_seen == vote["num_samples"] < SAMPLES
 
 
 def test_an_audited_vote_finds_what_the_full_vote_says() -> None:
