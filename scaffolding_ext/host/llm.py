@@ -150,12 +150,12 @@ class ScaffoldingLlm:
         if self.scheduling is not None:
             self.scheduling.take_in(program)
         request = Request(program, prompt, kwargs, timeout, self.loop, self._thread)
-        if self.telemetry is not None:
-            controller = kwargs.get("controller", self.prototype_controller)  # `serve` sets one per request
-            self.telemetry.begin(request, type(controller).__name__, trace_parent)
         with self._close_lock:
             if self._closed:
                 raise ShutdownError("the host is shut down; make a new ScaffoldingLlm")
+            if self.telemetry is not None:
+                controller = kwargs.get("controller", self.prototype_controller)  # `serve` sets one per request
+                self.telemetry.begin(request, type(controller).__name__, trace_parent)
             self._inbox.append(request)
             if len(self._inbox) == 1:
                 self.loop.call_soon_threadsafe(self._take_inbox)
