@@ -70,7 +70,7 @@ STUDIES: Mapping[str, Study] = {
         for part, minutes in (("votes", 3), ("confirmed", 2), ("chains", 1), ("budgets", 1), ("loops", 1))
     },
     "certaindex": Study("studies.certaindex", 1, (("--data", ""),)),
-    "autotts": Study("studies.autotts", 10, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
+    "autotts": Study("studies.autotts", 10, (("--data", ""),), draws=True),
     "rolling_replayed": Study("studies.rolling --part replayed", 1, (("--data", ""),)),
     "rolling_live": Study("studies.rolling --part live", 2, (("--data", ""),)),
     "deadlines": Study("studies.deadlines", 2, (("--data", ""),)),
@@ -85,7 +85,7 @@ STUDIES: Mapping[str, Study] = {
     "draft_target_a1": Study("studies.draft_target_a1", 20, (("--runs", RUNS),)),
     "conformal_replay": Study("studies.conformal_replay", 5, (("--runs", RUNS), ("--alone", DRAFTS)), draws=True),
     "queueing": Study("studies.queueing", 2, draws=True),
-    "queueing_fit": Study("studies.queueing_fit", 3, (("--chains", "qwen3_chains.jsonl.gz"),), draws=True),
+    "queueing_fit": Study("studies.queueing_fit", 3, (("--data", ""),), draws=True),
     "search": Study("studies.search", 6),
     "eviction": Study("engines.eviction", 5),
     "vllm": Study("studies.vllm --num_problems 120 --block 8", 12, on_server=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from scaffolding_ext.controllers.vote.allocation.adaptive_consistency import beta_probability
@@ -94,7 +94,9 @@ def confidence_momentum(chains: Sequence[Chain], *, beta: float = 0.5) -> Played
         history.append(average)
         is_warm = round_number >= warm_up and bool(finished)
         if is_warm:
-            _count_against(branches, leader)
+            for branch in branches:
+                if branch.is_active:
+                    branch.against = branch.against + 1 if branch.answer != leader else 0
             lost = sorted((b for b in branches if b.is_active and b.against >= patience), key=lambda b: -b.against)
             for branch in lost[: max(0, sum(b.is_active for b in branches) - 2)]:
                 branch.is_dropped = True
@@ -113,7 +115,7 @@ def confidence_momentum(chains: Sequence[Chain], *, beta: float = 0.5) -> Played
         if round_number >= max(1, warm_up // 2) and not is_sure and trend <= slack:
             opened = [Branch(chain) for chain in chains[len(branches) : min(most, len(branches) + widen)]]
             branches = branches + opened
-    answer = vote(finished) if finished else _majority(branches)
+    answer = vote(finished or [branch.answer for branch in branches if not branch.is_dropped])
     return Played(answer, sum(branch.num_tokens for branch in branches), path)
 
 
@@ -133,13 +135,3 @@ def _pool(finished: Sequence[int]) -> tuple[int, float]:
     if not counts:
         return -1, 0.0
     return vote(finished), beta_probability(counts[0], counts[1] if len(counts) > 1 else 0)
-
-
-def _majority(branches: Iterable[Branch]) -> int:
-    return vote([branch.answer for branch in branches if not branch.is_dropped])
-
-
-def _count_against(branches: Iterable[Branch], leader: int) -> None:
-    for branch in branches:
-        if branch.is_active:
-            branch.against = branch.against + 1 if branch.answer != leader else 0

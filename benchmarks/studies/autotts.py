@@ -1,6 +1,6 @@
 """The benchmark of AutoTTS: votes of 64 recorded Qwen3 chains, rules that stop them, and controllers of intervals.
 
-    python -m benchmarks.studies.autotts --chains qwen3_chains.jsonl.gz --json
+    python -m benchmarks.studies.autotts --data FOLDER --json
 
 Protocol of the paper (Zheng et al., arXiv:2605.08083): 30 questions of AIME25 and of HMMT25, 128 chains a question of
 four models; 64 of them, 100 shuffles; an answer is right if it is the target's text, and "no answer" counts as an
@@ -22,10 +22,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, plotted, size, track
+from benchmarks._lib.command import benchmark, plotted, recorded, size, track
 from benchmarks._lib.drawing import Figures, coloured, of
 from benchmarks._lib.interval_controllers import INTERVAL, Chain, Played, confidence_momentum
 from benchmarks._lib.report import Report
@@ -44,6 +43,7 @@ from scaffolding_ext.evaluation.tune.orders import OrderedVotes
 from scaffolding_ext.evaluation.tune.rolling import ReplayedFlight
 from scaffolding_ext.evaluation.tune.votes import ReplayResult, play
 
+QWEN3 = "qwen3_chains.jsonl.gz"
 CHOOSES, MODELS, LARGE = "aime24", ("0.6B", "1.7B", "4B", "8B"), ("4B", "8B")
 TITLE = "AIME25 and HMMT25"
 FULL, DEFAULT, SHORTNESS, PLAIN = "all chains", "ours, default", "ours by length", "plain vote of as many tokens"
@@ -104,9 +104,9 @@ class Asked(NamedTuple):
     no_answer: int = -1
 
 
-def read_chains(path: Path) -> Iterator[Asked]:
-    """The questions of a file of recorded chains, one a line; answers are compared as texts, as the paper does."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
+def read_chains(data: Path) -> Iterator[Asked]:
+    """The questions of the recorded chains, one a line; answers are compared as texts, as the paper does."""
+    with gzip.open(data / QWEN3, "rt", encoding="utf-8") as lines:
         for row in map(json.loads, lines):
             classes: dict[str | None, int] = {}
 
@@ -123,21 +123,6 @@ def read_chains(path: Path) -> Iterator[Asked]:
             ]
             target, no_answer = classes.get(row["target"], -2), classes.get(None, -1)
             yield Asked(row["run"].removeprefix("Qwen3-"), row["task"], row["question"], target, chains, no_answer)
-
-
-def simulated(num_questions: int, rng: np.random.Generator, num_chains: int = 128) -> Iterator[Asked]:
-    """Questions whose chains are right with a chance of .2 to .9, and more often so after each interval."""
-    for model in MODELS:
-        for task in (CHOOSES, "aime25", "hmmt25"):
-            for number in range(num_questions):
-                chance, chains = rng.uniform(0.2, 0.9), []
-                for length in rng.integers(1_000, 6_000, num_chains).tolist():
-                    num_probes = length // INTERVAL
-                    chances = np.append(chance * np.arange(1, num_probes + 1) / num_probes, chance)
-                    answers = np.where(rng.random(num_probes + 1) < chances, 0, rng.integers(1, 5, num_probes + 1))
-                    *probes, answer = answers.tolist()
-                    chains.append(Chain(answer, length, tuple(probes)))
-                yield Asked(model, task, f"{task} {number}", 0, chains)
 
 
 class Row(NamedTuple):
@@ -350,22 +335,20 @@ def plot(figures: Figures, names: Sequence[str], path: Path) -> None:
         below(figure, axes, 2)
 
 
-@benchmark("studies.autotts --chains qwen3_chains.jsonl.gz")
-@click.option("--chains", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Recorded chains.")
+@benchmark("studies.autotts --data FOLDER")
+@recorded
 @size("--num_shuffles", 100, quick=2, help="Orders of each question's chains.")
 @size("--num_chains", 64, quick=24, help="Chains of a vote.", least=24)
-@size("--num_simulated", 30, quick=2, help="Questions a set that are simulated without a file.", least=2)
 @plotted
 def main(
     report: Report,
-    path: Path | None,
+    data: Path,
     num_shuffles: int,
     num_chains: int,
-    num_simulated: int,
     plot_path: Path | None,
 ) -> None:
     """Votes of recorded Qwen3 chains by the protocol of AutoTTS, beside its peers."""
-    asked = list(simulated(num_simulated, report.rng) if path is None else read_chains(path))
+    asked = list(read_chains(data))
     plays = Shuffled([each for each in asked if each.task != CHOOSES], num_chains, num_shuffles, report.seed)
     rows = ways(plays)
 
@@ -383,7 +366,7 @@ def main(
     add_chains(report, "one chain, 4B and 8B", [each for each in asked if each.model in LARGE])
     lows = {name: four.over(name, CMC, "CMC") for name in (SHORTNESS, *AT_ONCE.values(), VALUE)}
     report.bar(f"{VALUE}: points over CMC, lower end", lows[VALUE], ">=", -1.1)
-    if path is not None and num_chains == 64:
+    if num_chains == 64:
         add_repeated(report, plays, rows)
     for name, figure, sign, bar in BARS:
         report.bar(f"{name}: {figure}", report.figures[f"{TITLE}: {name}: {figure}"]["value"], sign, bar)

@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks._lib.command import benchmark, recorded, size, track
 from benchmarks._lib.report import Report
-from benchmarks.studies.autotts import question_of, read_chains
-from benchmarks.studies.real import CONSOL, QWEN3, R1, is_kept_back
+from benchmarks.studies.autotts import QWEN3, question_of, read_chains
+from benchmarks.studies.real import CONSOL, R1, is_kept_back
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even, LengthThreshold
@@ -55,7 +55,7 @@ def sets(data: Path) -> Iterator[tuple[str, Recording]]:
     asked = [each for each in read_log(data / CONSOL).questions if each.task == "aime24"]  # at both efforts, in turn
     for effort, own in (("high", asked[: len(asked) // 2]), ("low", asked[len(asked) // 2 :])):
         yield f"o3-mini, {effort}, AIME24", recording_of(own, [CONSOL], effort)
-    chains = list(read_chains(data / QWEN3))
+    chains = list(read_chains(data))
     for model in MODELS:
         questions = []
         for each in chains:

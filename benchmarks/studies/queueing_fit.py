@@ -1,6 +1,6 @@
 """The queueing paper's curve of accuracy on real chains: A, b and D by type, and the budgets that follow from them.
 
-    python -m benchmarks.studies.queueing_fit --chains qwen3_chains.jsonl.gz --plot_path queueing_fit.png
+    python -m benchmarks.studies.queueing_fit --data FOLDER --plot_path queueing_fit.png
 
 A chain of Qwen3 was asked for its answer every 500 tokens, which gives its answer under each budget; the types are
 AIME24, AIME25 and HMMT25. Each half of the questions chooses budgets for the other half: by the paper's curve and its
@@ -15,14 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks._lib.command import benchmark, plotted, size, track
+from benchmarks._lib.command import benchmark, plotted, recorded, size, track
 from benchmarks._lib.interval_controllers import INTERVAL
 from benchmarks._lib.report import Report
-from benchmarks.studies.autotts import MODELS, Asked, read_chains, simulated
+from benchmarks.studies.autotts import MODELS, Asked, read_chains
 from scaffolding_ext.controllers.budgets.files import TaskTypes
 from scaffolding_ext.controllers.budgets.queueing.fits import AccuracyFit, fit_accuracy
 from scaffolding_ext.controllers.budgets.queueing.grid import MeasuredType, solve_on_grid
@@ -172,14 +171,13 @@ def plot(types: Mapping[str, Mapping[str, Budgeted]], num_chains: int, rng: np.r
         below(picture, axes[0][0], len(TASKS))
 
 
-@benchmark("studies.queueing_fit --chains qwen3_chains.jsonl.gz")
-@click.option("--chains", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Recorded chains.")
-@size("--num_simulated", 30, quick=4, help="Questions a set that are simulated without a file.", least=2)
+@benchmark("studies.queueing_fit --data FOLDER")
+@recorded
 @size("--num_resamples", 400, quick=20, help="Resamples of the questions.")
 @plotted
-def main(report: Report, path: Path | None, num_simulated: int, num_resamples: int, plot_path: Path | None) -> None:
+def main(report: Report, data: Path, num_resamples: int, plot_path: Path | None) -> None:
     """The paper's curve of accuracy and budgets by type, fitted to chains of a real model."""
-    asked = list(simulated(num_simulated, report.rng) if path is None else read_chains(path))
+    asked = list(read_chains(data))
     num_chains = len(asked[0].chains)
     types = {
         model: {task: budgeted([each for each in asked if (each.model, each.task) == (model, task)]) for task in TASKS}

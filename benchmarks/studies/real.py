@@ -41,7 +41,7 @@ from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting, labelled_votes
 from scaffolding_ext.evaluation.tune.votes import ReplayResult
 
-EPOCH, CONSOL, QWEN3 = "epoch_votes.jsonl.gz", "consol_votes.jsonl.gz", "qwen3_chains.jsonl.gz"
+EPOCH, CONSOL = "epoch_votes.jsonl.gz", "consol_votes.jsonl.gz"
 R1, GEMMA = "r1_distill_8b_math500_80_samples.jsonl.gz", "gemma4_12b_probes.jsonl.gz"
 TEXTS = "r1_distill_8b_math500_draft_only.jsonl.gz"
 AIME, GPQA = "OTIS Mock AIME, 8", "GPQA Diamond, 8"

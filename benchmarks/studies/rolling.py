@@ -31,7 +31,7 @@ from benchmarks.studies.autotts import (
     Asked,
     read_chains,
 )
-from benchmarks.studies.real import QWEN3, recordings
+from benchmarks.studies.real import recordings
 from scaffolding_ext import MajorityVoteController, ScaffoldingLlm
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
@@ -83,7 +83,7 @@ def played(asked: Sequence[Asked], num_samples: int, seed: int, name: str, argum
 
 def live(report: Report, data: Path, num_questions: int) -> None:
     """Each vote beside all samples at once."""
-    asked = [each for each in read_chains(data / QWEN3) if each.task != CHOOSES][:num_questions]
+    asked = [each for each in read_chains(data) if each.task != CHOOSES][:num_questions]
     for num_samples, (in_flight, most_tokens, most_time) in BY_NUMBER.items():
         title, most = f"votes of {num_samples}", {"tokens": most_tokens, "time": most_time}
         arguments = ways(in_flight) | (few_at_once() if num_samples == max(BY_NUMBER) else {})

@@ -31,8 +31,8 @@ import numpy as np
 
 from benchmarks._lib.command import benchmark, recorded, size, track
 from benchmarks._lib.report import Report
-from benchmarks.studies.autotts import CHOOSES
-from benchmarks.studies.real import CONSOL, EPOCH, QWEN3, R1
+from benchmarks.studies.autotts import CHOOSES, QWEN3
+from benchmarks.studies.real import CONSOL, EPOCH, R1
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Bools, Recording

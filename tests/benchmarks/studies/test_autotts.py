@@ -8,11 +8,21 @@ import numpy as np
 import pytest
 
 from benchmarks._lib.interval_controllers import Chain, Played
-from benchmarks.studies.autotts import Shuffled, agreeing, cut, ended, simulated
+from benchmarks.studies.autotts import Asked, Shuffled, agreeing, cut, ended
 from scaffolding_ext.controllers.vote.allocation.baselines import Even
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 
-ASKED = list(simulated(2, np.random.default_rng(0), num_chains=16))
+RNG = np.random.default_rng(0)
+
+
+def asked(number: int) -> Asked:
+    """A question whose class 0 is right."""
+    answers = np.where(RNG.random(16) < RNG.uniform(0.4, 1), 0, RNG.integers(1, 5, 16)).tolist()
+    lengths = RNG.integers(1_000, 6_000, 16).tolist()
+    return Asked("4B", "aime25", str(number), 0, list(map(Chain, answers, lengths)))
+
+
+ASKED = [asked(number) for number in range(6)]
 PLAYS = Shuffled(ASKED, 16, 1, 0)
 CHAIN = Chain(3, 2_900, (9, 9, 9, 1, 1))  # 9 is no answer
 
