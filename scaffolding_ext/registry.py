@@ -121,12 +121,9 @@ class Registry:
 
     def accepted(self, part: Any, key: str = "") -> Any:
         """Return the part, or its adaptation to the kind; ConfigError if there is none."""
-        if self._is_one(part):
-            return part
-        if self._adapt is not None and not isinstance(part, type):
-            adapted = import_target(self._adapt)(part)
-            if adapted is not None:
-                return adapted
+        found = self._adapted(part)
+        if found is not None:
+            return found
         article = "an" if self.kind[0] in "aeiou" else "a"
         raise ConfigError(
             f"is {require.shown(part)}; give {article} {self.kind}, the name of one ({', '.join(self.names())}), or "
@@ -139,10 +136,13 @@ class Registry:
         if name in self._targets or ":" not in name:
             return None
         target: Any = import_target(name)
-        if isinstance(target, type) or self._base is None:
-            return None
-        adapted = None if self._is_one(target) or self._adapt is None else import_target(self._adapt)(target)
-        return target if self._is_one(target) else adapted
+        return None if isinstance(target, type) or self._base is None else self._adapted(target)
+
+    def _adapted(self, part: Any) -> Any:
+        """Return the part if it is of the kind, or its adaptation; None if it is neither."""
+        if self._is_one(part):
+            return part
+        return None if self._adapt is None or isinstance(part, type) else import_target(self._adapt)(part)
 
     def name_of(self, kind: type[Any]) -> str:
         """Return the name under which `resolve` finds a class."""

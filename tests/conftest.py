@@ -1,4 +1,4 @@
-"""What tests of several folders share: a host and a worker, folders of runs, and Pythons that start at once."""
+"""Fixtures of several folders: a host and a worker, folders of runs, and Pythons that start at once."""
 
 from __future__ import annotations
 

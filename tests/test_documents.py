@@ -1,4 +1,4 @@
-"""What others wrote is bounded before it is built, and what is written is written whole."""
+"""Documents of others are bounded before they are built, and files are written whole."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ MODULES = modules()
 
 
 def in_fresh_interpreter(code: str) -> str:
-    """What the code writes, in an interpreter that could import the fake tensorrt_llm."""
+    """Return the output of the code in an interpreter that could import the fake tensorrt_llm."""
     path = os.pathsep.join(filter(None, (str(FAKE_UPSTREAM), os.environ.get("PYTHONPATH"))))
     process = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
@@ -97,7 +97,7 @@ def test_the_package_its_commands_and_its_controllers_load_nothing_heavy() -> No
     ],
 )
 def test_a_command_loads_only_what_it_needs(command: str, leaves_out: tuple[str, ...]) -> None:
-    """What a user waits for before the first token or line; a list of modules holds it, since a clock would not."""
+    """A command loads no more than it needs; a list of modules holds that, since a clock would not."""
     if "configs:" in command:
         pytest.importorskip("torch")
     code = (

@@ -67,7 +67,7 @@ class Matcher:
         return any(end == len(self._text) for end in self._ends(self._items, 0, self._flags))
 
     def _ends(self, items: list[Any], at: int, flags: int) -> Iterator[int]:
-        """Where the items can end that begin at this position, in the order in which the engine tries them."""
+        """Yield the ends of the items that begin at this position, in the order in which the engine tries them."""
         if not items:
             yield at
             return

@@ -1,4 +1,4 @@
-"""What is in the wheel, what the installed metadata says, and that the packaged stacks are right."""
+"""The contents of the wheel, the installed metadata, and the packaged stacks."""
 
 from __future__ import annotations
 

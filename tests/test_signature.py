@@ -1,4 +1,4 @@
-"""What a factory takes is read from its signature, its bases and its annotations."""
+"""The arguments of a factory are read from its signature, its bases and its annotations."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Colour(enum.Enum):
 
 
 class Thing:
-    """What no YAML can say."""
+    """A value that no YAML can express."""
 
     def __repr__(self) -> str:
         return "Thing()"  # test names must not change from process to process
@@ -141,7 +141,7 @@ def test_another_value_is_refused_with_key_and_type(args: dict[str, Any], expect
 
 
 def built(factory: Callable[..., Any], args: dict[str, Any]) -> Any:
-    """What a stack does with a factory."""
+    """Build a factory's object as a stack does."""
     accepted = Signature.of(factory)
     accepted.check("it", args, "at")
     try:

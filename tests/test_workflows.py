@@ -138,7 +138,7 @@ def test_the_linter_finds_nothing(tool: str, paths: list[Path]) -> None:
 
 
 def pins(python: str) -> dict[str, list[SpecifierSet]]:
-    """What constraints.txt holds on a Python, by the packages' normalised names."""
+    """The versions of constraints.txt on a Python, by the packages' normalised names."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     held: dict[str, list[SpecifierSet]] = {}
     for pin in (Requirement(line) for line in lines if line and not line.startswith("#")):
@@ -149,7 +149,7 @@ def pins(python: str) -> dict[str, list[SpecifierSet]]:
 
 @pytest.fixture
 def setup_arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What setup.py gives to setuptools."""
+    """The arguments that setup.py gives to setuptools."""
     given: dict[str, Any] = {}
     monkeypatch.setattr("setuptools.setup", lambda **arguments: given.update(arguments))
     monkeypatch.chdir(ROOT)

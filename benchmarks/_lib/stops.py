@@ -17,7 +17,7 @@ ANY_RULE = "best of all rules"
 
 
 class Ended(NamedTuple):
-    """What ended in one way: means of each question, shape [num_questions]."""
+    """The chains that ended in one way: means of each question, shape [num_questions]."""
 
     right: Floats
     decoded: Floats

@@ -178,7 +178,7 @@ class Shuffled:
         return Row.of(flight.play(np.full(len(self._full_right), num_first), self._full_right))
 
     def by(self, controller: Callable[[Sequence[Chain]], Played]) -> Row:
-        """What a controller makes of each shuffle."""
+        """Return a controller's result on each shuffle."""
         found = []
         for asked in track(self.asked, "controller of intervals"):
             played = [controller([asked.chains[index] for index in order]) for order in self._orders]

@@ -19,7 +19,7 @@ QUESTION = "{question}"
 
 
 class BranchPrompts(NamedTuple):
-    """BranchPrompts of the branches at depth 1, assigned in turn; an empty list makes them equal."""
+    """Hints and wordings of the branches at depth 1, assigned in turn; an empty list makes them equal."""
 
     hints: Sequence[str] = ()
     wordings: Sequence[GenerationTask] = ()

@@ -19,7 +19,7 @@ _SENTENCE_ENDS = frozenset(".!?:;)}]>*\u2026\u3002`")
 
 
 class Marks(NamedTuple):
-    """Texts by which a model's output marks its parts; empty where it has none.
+    """Texts by which a model's output marks its parts; empty if it has none.
 
     Attributes:
         think_open: Begins thinking, in the text or at the end of the prompt.

@@ -22,7 +22,7 @@ def token_ids(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:
 
 
 def special_texts(tokenizer: Any, shown: Collection[str] = ()) -> re.Pattern[str]:
-    """Matches the special tokens of a tokenizer, and those made visible, where a text spells them out."""
+    """Matches the special tokens of a tokenizer, and those made visible, if a text spells them out."""
     tokens = [*_special_tokens(tokenizer), *shown]
     texts = sorted((text for text in tokens if len(text) > 1), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, texts)) or "(?!)")

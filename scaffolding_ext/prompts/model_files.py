@@ -162,7 +162,7 @@ def _shown_name(marks: Marks, tokenizer: PreTrainedTokenizerFast) -> str | None:
 
 
 def show_marks(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Make decoded text show a model's marks, where they are special tokens.
+    """Make decoded text show a model's marks, if they are special tokens.
 
     Their names are kept in the tokenizer's `shown_marks`. A known family whose marks can be told in decoded text as it
     is, such as gpt-oss, stays so.

@@ -22,7 +22,7 @@ def undetermined(a: str, b: str) -> Verdict:
 
 
 def drive(steps: Any, answered: Callable[[list[tuple[str, str]]], list[Verdict]]) -> Grouping:
-    """What the steps of a grouping return where each step's pairs are answered so."""
+    """Return each step of a grouping whose pairs are answered so."""
     try:
         pairs = next(steps)
         while True:
@@ -35,7 +35,7 @@ def drive(steps: Any, answered: Callable[[list[tuple[str, str]]], list[Verdict]]
 def grouped(
     answers: Sequence[str | None], decides: Decides = undetermined, known: AnswerClasses | None = None
 ) -> tuple[Grouping, list[tuple[str, str]]]:
-    """What is said of the answers where open pairs are decided so, and which pairs were open."""
+    """Return the classes if open pairs are decided so, and the pairs that were open."""
     asked: list[tuple[str, str]] = []
 
     def answered(pairs: list[tuple[str, str]]) -> list[Verdict]:

@@ -1,4 +1,4 @@
-"""What is taken for the answer of a text."""
+"""The answer that is read in a text."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def pool() -> Iterator[KillablePool]:
 
 
 def is_gone(process_id: int) -> bool:
-    """Whether the process has ended; one that nobody has waited for yet counts as gone."""
+    """True if the process has ended; one that nobody has waited for yet counts as gone."""
     try:
         with open(f"/proc/{process_id}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] in "ZX"

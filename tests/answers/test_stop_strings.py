@@ -1,4 +1,4 @@
-"""Where a text ends: one rule for whole texts, for pieces, and for what is certain of a growing text."""
+"""The end of a text: one rule for whole texts, for pieces, and for what is certain of a growing text."""
 
 from __future__ import annotations
 

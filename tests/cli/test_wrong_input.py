@@ -1,4 +1,4 @@
-"""What a user gets wrong on the command line is one line with a name in it, at once, and nothing of theirs is lost."""
+"""Wrong input on the command line is one line with a name in it, at once, and nothing of the user's is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of several controllers read from a result."""
+"""Fixtures by which tests of several controllers read a result."""
 
 from collections.abc import Callable
 from typing import Any

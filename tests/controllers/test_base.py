@@ -1,4 +1,4 @@
-"""What every controller inherits: cheap clones, binding to workers, branches for several tasks."""
+"""Inherited by every controller: cheap clones, binding to workers, branches for several tasks."""
 
 import contextvars
 from enum import Enum

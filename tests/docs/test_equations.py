@@ -42,7 +42,7 @@ def rows() -> list[Row]:
 
 
 def found(name: str, before: Any) -> Any:
-    """What a name stands for: within the package, beside the name before it, or an argument of that."""
+    """Return the object of a name: within the package, beside the name before it, or an argument of that."""
     if before is not None:
         if name in inspect.signature(before).parameters if callable(before) else False:
             return before

@@ -1,4 +1,4 @@
-"""How work is dispatched: tags, branches, scopes, seeds, streams and task collections."""
+"""Dispatch of work: tags, branches, scopes, seeds, streams and task collections."""
 
 import asyncio
 import copy

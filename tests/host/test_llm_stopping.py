@@ -1,4 +1,4 @@
-"""How requests and the host stop: cancellation, time-outs, shutdown; ordered by events."""
+"""The ends of requests and of the host: cancellation, time-outs, shutdown; ordered by events."""
 
 import asyncio
 import contextlib

@@ -46,7 +46,7 @@ WIDTH = 3  # requests that run at once
 
 
 class Step(NamedTuple):
-    """What a program asks for: tasks by the name of their worker, or branches, each a list of steps."""
+    """The work of a program: tasks by the name of their worker, or branches, each a list of steps."""
 
     kind: str
     workers: tuple[str, ...] = ()

@@ -49,7 +49,7 @@ class Running:
         return f"{self.address}/v1"
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """What it answers to a request that OpenAIWorker does not make."""
+        """Return its answer to a request that OpenAIWorker does not make."""
         data = None if body is None else json.dumps(body).encode()
         with urllib.request.urlopen(f"{self.address}{path}", data, timeout=60) as reply:
             return json.load(reply)

@@ -35,7 +35,7 @@ def front(server: Any) -> Iterator[tuple[Front, FrontThread]]:
 
 
 def answered(thread: FrontThread, question: str, stream: bool, **fields: Any) -> tuple[str, dict[str, Any]]:
-    """What is said, and the field `scaffolding`."""
+    """Return the text, and the field `scaffolding`."""
     asked: dict[str, Any] = {"model": "model", "messages": [{"role": "user", "content": question}], **fields}
     with openai.OpenAI(base_url=f"{thread.url}/v1", api_key="none", max_retries=0) as client:
         if not stream:

@@ -21,7 +21,7 @@ from scaffolding_ext.testing import Gate, ScriptedWorker
 
 
 class Instance(NamedTuple):
-    """What lm-evaluation-harness asks."""
+    """A request of lm-evaluation-harness."""
 
     args: tuple[str, dict[str, Any]]
     task_name: str = "task"

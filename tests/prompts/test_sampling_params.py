@@ -1,4 +1,4 @@
-"""Who sets a sampling field: the request before the controller before the worker, whatever the values."""
+"""The order in which sampling fields are set: request before controller before worker, whatever the values."""
 
 import contextvars
 import copy

@@ -1,4 +1,4 @@
-"""What the extra tasks become where a worker cannot serve them, and what is written back."""
+"""Extra tasks are lowered for a worker that cannot serve them, and the results written back."""
 
 import math
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What a worker has left in a task: each token's log-probability, where anybody can say which one that is."""
+"""The log-probability of each token in a worker's results, if it is known which one that is."""
 
 import math
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a caller holds: waiting, streaming, completions, and failures that nobody asks about."""
+"""The caller's side of a result: waiting, streaming, completions, and failures that nobody asks about."""
 
 import asyncio
 import gc
@@ -197,7 +197,7 @@ def test_a_failed_request_of_upstreams_host_is_an_error_not_an_empty_text():
 
 
 def forgotten(caplog, worker, ask=lambda result: None):
-    """What is logged of a request that failed and whose result is gone."""
+    """Return the log of a request that failed and whose result is gone."""
     with ScaffoldingLlm(NativeGenerationController(), {"generation": worker}) as llm:
         result = llm.generate_async("bad")
         llm.generate("good")

@@ -1,4 +1,4 @@
-"""Who is served next, and that nobody waits for ever."""
+"""The order of service, in which nobody waits for ever."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What each release of each OpenAI-compatible server takes, refuses, and names differently.
+"""Differences of the releases of OpenAI-compatible servers: fields taken, refused, and named otherwise.
 
 The source is their code of 2026: vLLM (`entrypoints/openai`), SGLang (`srt/entrypoints/openai`), TensorRT-LLM
 (`serve/openai_protocol.py`, which forbids all fields that it does not know).
@@ -56,7 +56,7 @@ class Release(NamedTuple):
             kind(body)
 
     def gives_ids(self, body: Mapping[str, Any]) -> bool:
-        """Whether an answer has token ids in a field of their own."""
+        """True if an answer has token ids in their own field."""
         if self.flavor == "trtllm":
             return body.get("detokenize") is False
         has_field = self.flavor == "vllm" or (self.flavor == "sglang" and not self.is_older)
@@ -67,7 +67,7 @@ class Release(NamedTuple):
         return [] if self.flavor != "vllm" or self.is_older else list(body.get("logprob_token_ids") or ())
 
     def names_tokens_by_ids(self, body: Mapping[str, Any]) -> bool:
-        """Whether log-probabilities come under `token_id:N` in place of the token's text."""
+        """True if log-probabilities come under `token_id:N` in place of the token's text."""
         return self.flavor == "vllm" and bool(body.get("return_tokens_as_token_ids"))
 
     def thinking_field(self, body: Mapping[str, Any]) -> str | None:

@@ -19,7 +19,7 @@ _UNREADABLE = "\ufffd"  # ends decoded text whose last character is not whole
 
 
 class Told(NamedTuple):
-    """What a stream has told so far.
+    """The state of a stream so far.
 
     Attributes:
         num_ids: Token ids.
@@ -201,7 +201,7 @@ def _taken_apart(text: str) -> tuple[str, str]:
 
 
 def num_logprobs(body: Mapping[str, Any]) -> int | None:
-    """How many log-probabilities a token a request asks for."""
+    """Return the number of log-probabilities a token that a request asks for."""
     if body.get("logprobs") is True:
         return int(body.get("top_logprobs") or 1)
     return body.get("logprobs") or body.get("n_probs")

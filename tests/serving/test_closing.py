@@ -58,7 +58,7 @@ class Speaking(ScriptedWorker):
 
 
 class Read:
-    """What a client was told: a status, the text said, the thinking, and the end."""
+    """The response to a client: a status, the text said, the thinking, and the end."""
 
     def __init__(self, url: str, endpoint: str, stream: bool, **fields: Any) -> None:
         body: dict[str, Any] = {"model": "model", "stream": stream, **fields}

@@ -1,4 +1,4 @@
-"""What a stack needs of an engine is asked of its controllers and its worker."""
+"""A stack's needs of an engine are asked of its controllers and its worker."""
 
 from __future__ import annotations
 

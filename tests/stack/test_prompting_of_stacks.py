@@ -43,7 +43,7 @@ class Around(BaseWorker):
 
 
 def asked(worker: Worker, leaf: ScriptedWorker, controller: NativeGenerationController | None = None) -> str | None:
-    """What reaches the innermost worker when somebody asks "Hi"."""
+    """Return the prompt that reaches the innermost worker for the question "Hi"."""
     with ScaffoldingLlm(controller or NativeGenerationController(), {WorkerTag.GENERATION: worker}) as llm:
         llm.generate("Hi")
     return leaf.tasks[0].input_str  # type: ignore[attr-defined]

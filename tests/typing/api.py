@@ -1,4 +1,4 @@
-"""What a user's code says of the public API; `tests/test_typing.py` has mypy check it, strictly. It is not run."""
+"""A user's code on the public API; `tests/test_typing.py` has mypy check it, strictly. It is not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What chains of either kind share: sampling fields, log-probabilities, discarded work, and how they are started."""
+"""Chains of both kinds: sampling fields, log-probabilities, discarded work, and how they are started."""
 
 import contextvars
 from typing import ClassVar

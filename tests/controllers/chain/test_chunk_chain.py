@@ -22,7 +22,7 @@ PROMPT_IDS = [7, 8, 9]
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 0x10FFFF), min_size=1, max_size=40), st.lists(st.integers(1, 15), min_size=1), st.data())
 def test_chunks_carry_ids_exactly(prompt, rest_of, grow, reply, steps, data):
-    """What is sent is prompt and all tokens before, by id: the ids here are no tokenizer's for their text."""
+    """Prompt and all tokens before are sent by id: the ids here are no tokenizer's for their text."""
     worker = rest_of(reply)
     max_tokens = data.draw(st.integers(1, 50))
     chain = ChunkChain(prompt(), max_tokens, {})

@@ -1,4 +1,4 @@
-"""What the target computes for scoring: each drafted chunk once, on real models; the history comes from its KV."""
+"""The target computes each drafted chunk once for its scores, on real models; the history comes from its KV."""
 
 from scaffolding_ext import load_stack
 from scaffolding_ext.evaluation.run.datasets import load_dataset

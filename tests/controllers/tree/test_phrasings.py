@@ -104,7 +104,7 @@ def of_type(worker, kind):
 
 
 def verified(worker, number=0):
-    """What was judged, without the question that asks for the verdict."""
+    """The judged texts, without the question that asks for the verdict."""
     return [
         text(branch).partition(Brackets.family.verdict)[0] for branch in of_type(worker, VerifyTask)[number].branches
     ]

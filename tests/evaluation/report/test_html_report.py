@@ -22,7 +22,7 @@ HOSTILE = '</script><script>alert("x")</script>&amp;'
 
 
 class Page(html.parser.HTMLParser):
-    """What a page holds: its tags, and the text of each script with an id."""
+    """The contents of a page: its tags, and the text of each script with an id."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a record costs in `eval`, in function calls on the thread that runs it; the host's own are counted elsewhere."""
+"""The cost of a record in `eval`, in function calls on the thread that runs it; the host's own are counted there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown while a run goes on: lines where there is no terminal, a bar where there is one."""
+"""The progress of a run: a bar on a terminal, else lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is chosen, and on which questions it is judged."""
+"""The choice of a setting, and the questions on which it is judged."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def open_host(host, controller, worker, tag=WorkerTag.GENERATION, others=None, *
 
 
 def document(result, program):
-    """What a caller reads of a result, who knows nothing of the worker's program."""
+    """A result as a caller reads it who knows nothing of the worker's program."""
     output = completion_of(result)
     if output.program is not program:
         raise RuntimeError("the completion has another program than the worker")

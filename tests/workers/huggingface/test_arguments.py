@@ -1,4 +1,4 @@
-"""What HuggingFaceWorker says to a wrong argument or field: what was given, what is allowed, and where."""
+"""HuggingFaceWorker's errors for wrong arguments and fields: what was given, what is allowed, and where."""
 
 import asyncio
 import shutil

@@ -66,7 +66,7 @@ def attend_by_spans(queries, keys, values, positions, window, scale, block_len=1
 
 
 def error_bound(queries, keys, values, positions, window, scale):
-    """How far any float32 computation in any order may be from the exact one: shape (rows, heads, size).
+    """Return the largest error of a float32 computation in any order: shape (rows, heads, size).
 
     A score has `size` products and sums, and a few roundings more; its error is relative to the sum of the products'
     magnitudes. An error d of all scores changes a weight by at most e^(2d). The sums over n positions, of the weights

@@ -47,7 +47,7 @@ def before_pass(worker, monkeypatch, call):
 
 
 async def cut_off(worker, monkeypatch, num_passes, how, task):
-    """What comes of a task that meets this in the middle."""
+    """Run a task that meets this in the middle, and return how it ended."""
     loop, reached = asyncio.get_running_loop(), asyncio.Event()
 
     def call(number, _):

@@ -255,7 +255,7 @@ def hub() -> Iterator[http.server.ThreadingHTTPServer]:
 
 
 def load(hub: http.server.ThreadingHTTPServer, home: Path) -> tuple[str, list[str]]:
-    """What a process prints that loads a model of the hub, and what the hub was asked."""
+    """Return the output of a process that loads a model of the hub, and the requests to the hub."""
     code = (
         "from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker\n"
         "from scaffolding_ext.errors import ConfigError\n"

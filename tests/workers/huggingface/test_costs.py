@@ -1,4 +1,4 @@
-"""What the transformers engine costs, in function calls of its thread for a decoded token."""
+"""The cost of the transformers engine, in function calls of its thread for a decoded token."""
 
 from __future__ import annotations
 

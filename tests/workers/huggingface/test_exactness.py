@@ -180,7 +180,7 @@ def generated(reference, prompts, max_tokens, end_id=None):
 
 
 def num_wrong(reference, prompt, ours, theirs):
-    """How many of our tokens are wrong: the first that differs from theirs, and any that is not the likeliest.
+    """Return the number of wrong tokens: the first that differs from theirs, and any that is not the likeliest.
 
     Where the best two logits are nearly tied, either is right.
     """

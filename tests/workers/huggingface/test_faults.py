@@ -1,4 +1,4 @@
-"""What once went wrong in the transformers engine, or would have without a guard."""
+"""Faults that the transformers engine once had, or would have without a guard."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""How long a HuggingFaceWorker lives: its engine's thread and memory go with the last that holds it."""
+"""The life of a HuggingFaceWorker: its engine's thread and memory go with the last that holds it."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ def make():
 
 
 class Remains:
-    """What must be gone once a worker is gone."""
+    """Return the objects that must be gone once a worker is gone."""
 
     def __init__(self, worker):
         self.thread = worker._engine._thread

@@ -58,7 +58,7 @@ def similarities():
 
 @pytest.fixture(scope="module")
 def plain(worker):
-    """What plain requests write behind the prefix, and behind each phrasing."""
+    """Return the texts that plain requests write behind the prefix, and behind each phrasing."""
 
     def written(prefixes):
         tasks = [

@@ -1,4 +1,4 @@
-"""What is sent to each kind of server: its own fields, nothing else, and nothing is dropped without a word."""
+"""Requests to each kind of server: its own fields and no others, and nothing is dropped without a word."""
 
 import itertools
 

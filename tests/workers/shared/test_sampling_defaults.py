@@ -1,4 +1,4 @@
-"""How a model is sampled where nobody sets a temperature, and the warning of reasoning models that run greedily."""
+"""The default sampling of a model without a temperature, and the warning of reasoning models that run greedily."""
 
 from __future__ import annotations
 

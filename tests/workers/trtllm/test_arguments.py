@@ -1,4 +1,4 @@
-"""Which sampling fields reach TensorRT-LLM, and which are refused by name."""
+"""Sampling fields reach TensorRT-LLM, or are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine was built for against what a stack needs, and the flags that mend it."""
+"""The build of an engine against a stack's needs, and the flags that mend it."""
 
 from __future__ import annotations
 

@@ -395,7 +395,7 @@ def test_a_branch_that_fails_takes_the_others_with_it() -> None:
 
 
 def test_verdicts_are_those_of_the_transformers_worker(reference: Any) -> None:
-    """Where both verdicts are among the twenty likeliest, which is what lowering asks for."""
+    """Lowering asks for twenty log-probabilities, and both verdicts are among them."""
     ids = load_tokenizer(MODEL)(PROMPT).input_ids
     with TRTLLMWorker(MODEL) as worker:
         top = run(worker, GenerationTask(input_tokens=ids, max_tokens=1, num_logprobs=2, temperature=0.0)).logprobs[0]

@@ -1,4 +1,4 @@
-"""What is asked of a server: forecasts by formula, and the budgets that are best under it."""
+"""Demand on a server: forecasts by formula, and the budgets that are best under it."""
 
 from __future__ import annotations
 

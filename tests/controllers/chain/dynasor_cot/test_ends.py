@@ -1,4 +1,4 @@
-"""How a chain that Dynasor-CoT watches ends: its output, its answer, and what is counted as discarded."""
+"""The ends of a chain that Dynasor-CoT watches: its output, its answer, and what is counted as discarded."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""What looks cost is counted and shown: of the suffixes, and of what the worker computed."""
+"""The cost of probes is counted and shown: of the suffixes, and of the tokens that the worker computed."""
 
 import pytest
 

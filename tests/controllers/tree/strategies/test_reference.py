@@ -100,7 +100,7 @@ def by_score(paths, world):
 
 
 class Plain:
-    """What references share: children are numbered in the order in which they are grown."""
+    """Common to all references: children are numbered in the order in which they are grown."""
 
     def __init__(self, world):
         self.world, self.count = world, {}

@@ -1,4 +1,4 @@
-"""What every allocation rule must hold, and each rule against counting by hand or brute force."""
+"""Properties of every allocation rule, and each rule against counting by hand or brute force."""
 
 from __future__ import annotations
 

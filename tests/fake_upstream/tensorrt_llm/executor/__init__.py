@@ -1,1 +1,1 @@
-"""What runs requests, and what comes back of them."""
+"""Executor of requests, and their results."""

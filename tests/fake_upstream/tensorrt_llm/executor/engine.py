@@ -17,7 +17,7 @@ DEFAULT_PRIORITY = 35
 
 
 class Executor:
-    """What an `LLM` holds, and its results hold weakly."""
+    """The executor that an `LLM` holds, and its results hold weakly."""
 
     def __init__(self, engine):
         self.engine = engine
@@ -152,7 +152,7 @@ class Engine:
             deliver(batch)
 
     def _sent(self, request, response, is_last):
-        """What of a response goes out now; a request that is not streamed has one response, when it ends."""
+        """Return the part of a response that goes out now; a request without a stream has one response, at its end."""
         if request.output.streaming or response.error is not None:
             return [(request.output, response)]
         request.kept.append(response)
@@ -201,7 +201,7 @@ class Engine:
         return response
 
     def _report_prompt(self, request, logits, response):
-        """What is said of a prompt: nothing of the tokens whose KV is reused."""
+        """Return the log-probabilities of a prompt: none of the tokens whose KV is reused."""
         prompt = request.output.prompt_token_ids
         if request.params.return_context_logits:
             response.context_logits = logits.clone()

@@ -41,7 +41,7 @@ class CompletionOutput:
 
 @dataclass
 class Response:
-    """What the engine says of a request at one step."""
+    """The engine's response to a request at one step."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list = field(default_factory=list)

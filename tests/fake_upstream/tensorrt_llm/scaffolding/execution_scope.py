@@ -1,4 +1,4 @@
-"""Where in a request's tree of branches code runs."""
+"""The place in a request's tree of branches at which code runs."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""How one request is sampled."""
+"""Sampling parameters of one request."""
 
 from tensorrt_llm._sampling import GuidedDecodingParams, SamplingParams  # noqa: F401
