@@ -71,9 +71,8 @@ def judge(recording: Recording, endings: Sequence[Ending], cuts: Sequence[Ended]
 def rules_of(recording: Recording) -> dict[str, list[Ending]]:
     """The settings of every stopping rule that can be played, by list; each looks at every recorded place."""
     lists = {
-        title: [each for each in own.endings if isinstance(each, Stopped)]
+        title: [each for each in own if isinstance(each, Stopped) and not each.is_nested]
         for title, own in endings_to_try(recording).items()
-        if not own.is_nested
     }
     return {title: own for title, own in lists.items() if own}
 

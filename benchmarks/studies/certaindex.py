@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks._lib.command import benchmark, recorded, size, track
+from benchmarks._lib.recordings import of_questions
 from benchmarks._lib.report import Report
 from benchmarks.studies.autotts import QWEN3, question_of, read_chains
 from benchmarks.studies.real import CONSOL, R1, is_kept_back
@@ -91,7 +92,7 @@ class Orders:
         ]
 
     def of(self, questions: Ints) -> Orders:
-        return Orders(self.recording.taking(questions.tolist()), self._orders[:, questions])
+        return Orders(of_questions(self.recording, questions), self._orders[:, questions])
 
     def as_long_as_many(self) -> LengthThreshold:
         """The length threshold at which as many votes stop as at the static threshold."""

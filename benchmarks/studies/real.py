@@ -22,6 +22,7 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, recorded
+from benchmarks._lib.recordings import of_questions
 from benchmarks._lib.report import Report
 from benchmarks._lib.stops import Ended, add_stops, right_of_as_many
 from scaffolding_ext.answers import extract
@@ -188,7 +189,7 @@ def halves(recording: Recording) -> tuple[Recording, Recording]:
         is_kept = is_kept_back(question.id)
         if not by_run or is_kept_back(question.run) == is_kept:
             parts[is_kept].append(index)
-    choosing, judging = (recording.taking(part) for part in parts)
+    choosing, judging = (of_questions(recording, part) for part in parts)
     return choosing, judging
 
 
@@ -222,7 +223,7 @@ def chains(report: Report, data: Path) -> None:
     """Gemma-4-12B: stops and cuts on a random set of GPQA."""
     recording = read_recording([data / GEMMA], num_samples=1)
     own = [index for index, run in enumerate(recording.runs) if run == RANDOM_SET]
-    add_stops(report, "GPQA", recording.taking(own))
+    add_stops(report, "GPQA", of_questions(recording, own))
 
 
 # ---- budgets

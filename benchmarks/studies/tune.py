@@ -30,6 +30,7 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, recorded, size, track
+from benchmarks._lib.recordings import of_questions, of_samples
 from benchmarks._lib.report import Report
 from benchmarks.studies.autotts import CHOOSES, QWEN3
 from benchmarks.studies.real import CONSOL, EPOCH, R1
@@ -59,7 +60,7 @@ def whole_chains(path: Path, task: str | None = None, num_samples: int | None = 
 def parts_of(recording: Recording, is_first: Sequence[bool]) -> tuple[Recording, Recording]:
     """The questions of a mask, and the others."""
     mask = np.array(is_first)
-    return recording.taking(np.flatnonzero(mask).tolist()), recording.taking(np.flatnonzero(~mask).tolist())
+    return of_questions(recording, np.flatnonzero(mask)), of_questions(recording, np.flatnonzero(~mask))
 
 
 # ---- few questions
@@ -84,7 +85,7 @@ def logs_of(data: Path) -> Iterator[Recording]:
         recording = whole_chains(data / file, task, num_samples if file == EPOCH else None)
         for run in sorted(set(recording.runs)):
             own, _ = parts_of(recording, [each == run for each in recording.runs])
-            yield own.first(min(num_samples, own.num_samples))
+            yield of_samples(own, range(min(num_samples, own.num_samples)))
 
 
 class Outcome(NamedTuple):
@@ -102,10 +103,7 @@ class Judge:
 
     def __init__(self, recording: Recording, seed: int) -> None:
         half = recording.num_samples // 2
-        chooses, judges = (
-            Recording([each.taking(part) for each in recording.questions], recording.sources, recording.fingerprint)
-            for part in (range(half), range(half, 2 * half))
-        )
+        chooses, judges = (of_samples(recording, part) for part in (range(half), range(half, 2 * half)))
         self._plays, self._judges = Replay(chooses, seed=seed), Replay(judges, seed=seed)
         self._plays.try_all()
         lists = {name: own for name, own in self._plays.lists.items() if not own[0].is_fitted}

@@ -79,10 +79,10 @@ def drawing(
         figure.savefig(path)
 
 
-def bars_of(estimates: Sequence[Estimate], scale: float = 1.0) -> list[list[float]]:
+def bars_of(estimates: Sequence[Estimate]) -> list[list[float]]:
     """Return error bars for matplotlib: distances to the lower and upper ends, at least 0."""
-    below = [max(0.0, scale * (e.value - e.low)) for e in estimates]  # rounding may put an end past the value
-    return [below, [max(0.0, scale * (e.high - e.value)) for e in estimates]]
+    below = [max(0.0, e.value - e.low) for e in estimates]  # rounding may put an end past the value
+    return [below, [max(0.0, e.high - e.value) for e in estimates]]
 
 
 def marked(name: str) -> dict[str, Any]:

@@ -34,20 +34,13 @@ class BranchedProblem(NamedTuple):
     """Branches of one problem, all judged at full depth, with an entry per branch.
 
     Attributes:
-        kind: Kind of question; empty if unknown.
         confidences: Mean probability of the likeliest token.
-        mean_probabilities: Geometric mean of the drawn tokens' probabilities.
         entropies: After each layer, in nats, shape (branches, layers).
         layer_scores: P(yes) after each layer, shape (branches, layers).
     """
 
-    id: str
-    kind: str
     answers: list[str | None]
-    is_right: list[bool]
-    num_tokens: list[int]
     confidences: list[float]
-    mean_probabilities: list[float]
     scores: list[float]
     entropies: list[list[float]]
     layer_scores: list[list[float]]
@@ -101,13 +94,8 @@ def run_branches(config: StackConfig, samples: Sequence[Example]) -> list[Branch
         written = events["branches"]
         problems.append(
             BranchedProblem(
-                sample.id,
-                sample.kind or "",
                 written["answers"],
-                [same_answer(answer, sample.target) for answer in written["answers"]],
-                written["num_tokens"],
                 written["confidences"],
-                written["mean_probabilities"],
                 events["verify"]["scores"],
                 [[entropy for entropy, _ in curve] for curve in curves[sample.id]],
                 [[score for _, score in curve] for curve in curves[sample.id]],
@@ -140,7 +128,7 @@ def calibrate(
     gate = fit_gate([problem.confidences for problem in problems])
     leaders = [gate.leader(problem.confidences) for problem in problems]
     skipped = [(each, leader) for each, leader in zip(problems, leaders, strict=True) if leader is not None]
-    same = [same_answer(each.answers[leader], each.answers[each.chosen()]) for each, leader in skipped]
+    same = [_same_answer(each.answers[leader], each.answers[each.chosen()]) for each, leader in skipped]
     verdicts = (
         np.concatenate([problem.entropies for problem in problems]),
         np.concatenate([np.array(p.layer_scores) * np.sqrt(p.confidences)[:, None] for p in problems]),
@@ -170,7 +158,7 @@ def calibrate(
     )
 
 
-def same_answer(answer: str | None, other: str | None) -> bool:
+def _same_answer(answer: str | None, other: str | None) -> bool:
     """Compare two answers; two missing answers are the same."""
     if answer is None or other is None:
         return answer is other

@@ -18,8 +18,6 @@ from scaffolding_ext.evaluation.run.run_folder import CONFIG, SAMPLES, VOTES, an
 from scaffolding_ext.evaluation.run.run_stats import OUTCOMES, Column, RunStats
 from scaffolding_ext.evaluation.run.summary import Summary, summary_of
 
-UNKNOWN = "unknown"
-
 
 class Key(NamedTuple):
     """Key that pairs records of two runs."""

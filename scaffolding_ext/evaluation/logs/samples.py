@@ -5,7 +5,6 @@ A reader returns `Log`s of questions with their samples; `graded.recording_of` g
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -152,18 +151,6 @@ class RecordedQuestion:
     def num_samples(self) -> int:
         return len(self.classes)
 
-    def taking(self, samples: Sequence[int] | Ints) -> RecordedQuestion:
-        """Return the question with only these samples, in the order of the indices."""
-        index = np.asarray(samples, dtype=np.int64)
-
-        def part(column: Any) -> Any:
-            if column is None or isinstance(column, np.ndarray):
-                return None if column is None else column[index]
-            return [column[number] for number in index.tolist()]
-
-        names = ("classes", "correct", "tokens", "seconds", "logprobs", "rewards", "probes")
-        return dataclasses.replace(self, **{name: part(getattr(self, name)) for name in names})
-
 
 @dataclass(frozen=True)
 class Recording:
@@ -209,11 +196,3 @@ class Recording:
     @property
     def runs(self) -> list[str]:
         return [question.run for question in self.questions]
-
-    def taking(self, questions: Iterable[int]) -> Recording:
-        """Return the recording with only these questions, by index."""
-        return dataclasses.replace(self, questions=[self.questions[index] for index in questions])
-
-    def first(self, num_samples: int) -> Recording:
-        """Return the recording with only the first samples of each question."""
-        return dataclasses.replace(self, questions=[each.taking(range(num_samples)) for each in self.questions])

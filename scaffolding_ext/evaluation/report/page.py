@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from scaffolding_ext.evaluation.compare.compared import Compared, PairedSample
-from scaffolding_ext.evaluation.compare.finished_run import UNKNOWN, FinishedRun
-from scaffolding_ext.evaluation.compare.paired import Point
+from scaffolding_ext.evaluation.compare.compared import Compared, PairedSample, Point
+from scaffolding_ext.evaluation.compare.finished_run import FinishedRun
 from scaffolding_ext.evaluation.drawing import COLOURS, charts_need, drawing, point
 from scaffolding_ext.evaluation.report import terminal as tables
 from scaffolding_ext.evaluation.run.records import Record
@@ -117,7 +116,7 @@ def _row(sample: PairedSample) -> dict[str, Any]:
             {
                 "answer": record.answer,
                 "right": record.correct,
-                "reason": f"failed: {record.error.type}" if record.error else record.exit_reason or UNKNOWN,
+                "reason": f"failed: {record.error.type}" if record.error else record.exit_reason or "unknown",
                 "decoded": record.ledger["total"]["decoded"],
                 "seconds": record.seconds["total"],
             }

@@ -301,20 +301,6 @@ async def run_jobs(
         await asyncio.gather(*runners, return_exceptions=True)
 
 
-async def run_rounds(
-    engine: Engine,
-    rounds: Iterable[Iterator[EvaluationJob]],
-    on_record: OnRecord,
-    is_stopped: Callable[[], bool],
-    outage: Outage,
-) -> None:
-    """Run jobs round by round with `run_jobs`; a round is requested when the previous one has ended."""
-    for jobs in rounds:
-        await run_jobs(engine, jobs, on_record, is_stopped, outage)
-        if is_stopped() or outage.given_up:
-            return
-
-
 def check_samples(samples: Sequence[Example], epochs: int) -> None:
     """Refuse unusable samples before any is run, and a run that would never end.
 

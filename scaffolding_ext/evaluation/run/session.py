@@ -9,7 +9,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from scaffolding_ext.evaluation.run.run_folder import (
     taken_up,
 )
 from scaffolding_ext.evaluation.run.run_stats import RunStats
-from scaffolding_ext.evaluation.run.runner import Engine, EvaluationJob, LocalEngine, check_samples, jobs_of, run_rounds
+from scaffolding_ext.evaluation.run.runner import Engine, EvaluationJob, LocalEngine, check_samples, jobs_of, run_jobs
 from scaffolding_ext.evaluation.run.summary import Summary, summary_of
 from scaffolding_ext.evaluation.run.until import UntilKnown, stop_of
 from scaffolding_ext.evaluation.run.vote_budget import SampleOfVote, VoteBudget
@@ -69,13 +69,6 @@ def units_implied(config: StackConfig) -> bool:
         return bool(compare.args["units_implied"])
     name = None if config.dataset is None else format_of(config.dataset.source, config.dataset.format)
     return name in UNITS_IMPLIED
-
-
-def engine_of(config: StackConfig) -> AbstractContextManager[Engine]:
-    settings = config.evaluation
-    if settings.num_actors is None:
-        return local_engine(config)
-    return ray_engine(functools.partial(local_engine, config), settings.num_actors, settings.gpus_per_actor)
 
 
 class Finished(NamedTuple):
@@ -220,7 +213,12 @@ class Session:
         interrupts = Interrupts(lambda: say("finishing requests in flight; interrupt again to cancel them"))
         heard: list[Callable[[Record], None]] = [self._count]
         with ExitStack() as stack:
-            engine = stack.enter_context(engine_of(self.config))
+            engine: Engine
+            if settings.num_actors is None:
+                engine = stack.enter_context(local_engine(self.config))
+            else:
+                make_engine = functools.partial(local_engine, self.config)
+                engine = stack.enter_context(ray_engine(make_engine, settings.num_actors, settings.gpus_per_actor))
             outage = Outage(settings.outage_seconds, say, engine.is_up, interrupts.is_stopped)
             in_tokens = settings.total_tokens is not None
             shown = progress_shown(total, self.tally, in_tokens=in_tokens, num_written=engine.num_written)
@@ -236,8 +234,13 @@ class Session:
             def is_stopped() -> bool:
                 return interrupts.is_stopped() or self._is_known
 
-            work = run_rounds(engine, itertools.chain([first], rounds), on_record, is_stopped, outage)
-            asyncio.run(interrupts.run(work))
+            async def work() -> None:
+                for jobs in itertools.chain([first], rounds):
+                    await run_jobs(engine, jobs, on_record, is_stopped, outage)
+                    if is_stopped() or outage.given_up:
+                        return
+
+            asyncio.run(interrupts.run(work()))
         is_away = outage.given_up and interrupts.signal is None
         self.num_left = self.num_requests - self.tally.num_samples if is_away else 0
         return None if self._is_whole else interrupts.signal

@@ -57,7 +57,7 @@ def budgets_of(folders: Sequence[Path]) -> set[int]:
     return set(budgets) if all(isinstance(budget, int) for budget in budgets) else set()
 
 
-def read_sweep(folders: Sequence[Path], seed: int = 0) -> tuple[TaskTypes, list[str]]:
+def read_sweep(folders: Sequence[Path]) -> tuple[TaskTypes, list[str]]:
     """Fit a type to each kind of question, and warn of doubtful fits.
 
     Accuracy is fitted to all runs. Seconds are fitted to the runs that served one request at a time, if there are any;
@@ -79,7 +79,7 @@ def read_sweep(folders: Sequence[Path], seed: int = 0) -> tuple[TaskTypes, list[
             row = _SweptRow(budget, record.correct, record.seconds["total"], is_alone, key in asked)
             rows.setdefault(record.kind or ALL, []).append(row)
             asked.add(key)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     fits = [_fitted(kind, found, rng) for kind, found in sorted(rows.items())]
     shares = {fit.kind: sum(fit.num_answers) / len(asked) for fit in fits}
     model = models.pop() if len(models) == 1 else None

@@ -60,7 +60,6 @@ class EndedSamples:
         classes: Class of the answer; -1 without one.
         weights: Weight of its vote, by name; only recorded weights.
         rewards: Reward in [0, 1], if recorded.
-        probabilities: Probability of the probed answer, if the chain was probed.
     """
 
     classes: Ints
@@ -70,7 +69,6 @@ class EndedSamples:
     once: Mapping[Cost, Floats]
     weights: Mapping[str, Floats]
     rewards: Floats | None = None
-    probabilities: Floats | None = None
 
 
 def costs_of(recording: Recording, decoded: Floats, asked: Asked | None = None, price: Price | None = None) -> Costs:
@@ -117,7 +115,6 @@ def whole_samples(recording: Recording, price: Price | None = None) -> EndedSamp
         *costs_of(recording, tokens.astype(float), price=price),
         weights,
         rewards,
-        probabilities,
     )
 
 

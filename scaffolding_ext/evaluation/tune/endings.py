@@ -93,11 +93,18 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class Stopped:
-    """Every chain is stopped by a rule that is asked on a schedule, both as `{type, args}`."""
+    """Every chain is stopped by a rule that is asked on a schedule, both as `{type, args}`.
+
+    With `is_nested` another list has the same rule on the plain schedule, so fewer votes are tried.
+    """
 
     rule: Mapping[str, Any]
     schedule: Mapping[str, Any]
-    complexity_rank: int = 40
+    is_nested: bool = False
+
+    @property
+    def complexity_rank(self) -> int:
+        return 45 if self.is_nested else 40
 
     @cached_property
     def built(self) -> StoppingRule:
@@ -224,7 +231,6 @@ class RecordedChains:
             tokens,
             *costs_of(recording, tokens.astype(float), asked, price),
             weights,
-            probabilities=probabilities if self._has_probabilities else None,
         )
 
 
@@ -247,24 +253,17 @@ def missing_for(recording: Recording, ending: Ending) -> str | None:
     return next((what for what, is_lacking in lacks.items() if is_lacking), None)
 
 
-class TriedEndings(NamedTuple):
-    """Ways to end a chain, from the most careful to the boldest.
+def endings_to_try(recording: Recording) -> dict[str, Sequence[Ending]]:
+    """Return cuts, and every stopping rule on every schedule that can be played, by name.
 
-    With `is_nested` another list has the same rule on the plain schedule, so fewer votes are tried.
+    Each list goes from the most careful to the boldest.
     """
-
-    endings: Sequence[Ending]
-    is_nested: bool = False
-
-
-def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
-    """Return cuts, and every stopping rule on every schedule that can be played, by name."""
     if "probes" in recording.missing:
         return {}
     gaps = _gaps(recording)
     mean = float(np.mean([chain.length for chain in _chains_of(recording)]))
     cuts = dict.fromkeys(Cut(_rounded(share * mean, gaps)) for share in _CUTS)
-    lists = {"cut": TriedEndings(list(cuts))}
+    lists: dict[str, Sequence[Ending]] = {"cut": list(cuts)}
     most = max(len(chain.probes) for chain in _chains_of(recording))
     spacing = round(float(np.median(gaps)))
     for number, (schedule_name, schedule) in enumerate(_schedules(spacing, mean, most).items()):
@@ -273,10 +272,9 @@ def endings_to_try(recording: Recording) -> dict[str, TriedEndings]:
             if not (isinstance(kind, type) and issubclass(kind, StoppingRule)):
                 continue
             for title, settings in kind.search_space().items():
-                complexity_rank = 45 if number else 40
-                own = [Stopped({"type": name, "args": dict(args)}, schedule, complexity_rank) for args in settings]
+                own = [Stopped({"type": name, "args": dict(args)}, schedule, number > 0) for args in settings]
                 if all(missing_for(recording, each) is None for each in own):
-                    lists[f"{title}, {schedule_name}"] = TriedEndings(own, number > 0)
+                    lists[f"{title}, {schedule_name}"] = own
     return lists
 
 

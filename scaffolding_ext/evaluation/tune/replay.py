@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChan
 from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.evaluation.logs.samples import Floats, Ints, Recording
 from scaffolding_ext.evaluation.tune.costs import PATHS, Cost, EndedSamples, Price, whole_samples
-from scaffolding_ext.evaluation.tune.endings import Ending, RecordedChains, TriedEndings, Whole, endings_to_try
+from scaffolding_ext.evaluation.tune.endings import Ending, RecordedChains, Whole, endings_to_try
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes, draw_orders
 from scaffolding_ext.evaluation.tune.rolling import ReplayedFlight
 from scaffolding_ext.evaluation.tune.space import (
@@ -109,11 +109,11 @@ class Replay:
             for index, rule in enumerate(rules):
                 setting = Setting(Whole(), num_samples, rule, complexity_rank=complexity_rank)
                 self._add(name, setting, self._out_of_fold(name, index, rule, fitted) if rule.is_fitted else None)
-        asked = [ASKED] if self.votes.samples.probabilities is not None else []
-        endings = {"asked at the end": TriedEndings([Whole(is_asked=True)])} if asked else {}
-        for name, (tried_endings, is_nested) in (endings | endings_to_try(self.recording)).items():
-            for ending in tried_endings:
-                for setting in votes_over(ending, num_samples, asked, is_nested):
+        asked = [ASKED] if ASKED in self.votes.samples.weights else []
+        endings: dict[str, Sequence[Ending]] = {"asked at the end": [Whole(is_asked=True)]} if asked else {}
+        for name, own in (endings | endings_to_try(self.recording)).items():
+            for ending in own:
+                for setting in votes_over(ending, num_samples, asked):
                     self._add(f"{name}: {dataclasses.replace(setting, ending=Whole())}", setting)
                 self._ended.pop(ending)
 

@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChan
 from scaffolding_ext.controllers.vote.allocation.value_of_vote import ValueOfVote
 from scaffolding_ext.controllers.vote.draws import Order
 from scaffolding_ext.evaluation.logs.samples import Recording
-from scaffolding_ext.evaluation.tune.endings import Ending, Whole
+from scaffolding_ext.evaluation.tune.endings import Ending, Stopped, Whole
 from scaffolding_ext.registry import allocation_rules
 
 ASKED = "answer_probability"  # the weight that needs one more probe of a sample
@@ -122,9 +122,9 @@ def weighed_to_try(num_samples: int, weight: str) -> list[Setting]:
     return [Setting(Whole(), num_samples, rule, weight, complexity_rank=15) for rule in rules]
 
 
-def votes_over(ending: Ending, num_samples: int, weights: Sequence[str], is_nested: bool = False) -> list[Setting]:
+def votes_over(ending: Ending, num_samples: int, weights: Sequence[str]) -> list[Setting]:
     """Return the settings over chains that end in one way: numbers of samples, weights, and rules of the vote."""
-    settings, rank = [], ending.complexity_rank
+    settings, rank, is_nested = [], ending.complexity_rank, isinstance(ending, Stopped) and ending.is_nested
     for number in numbers_to_try(num_samples, _NESTED_NUMBERS if is_nested else _JOINT_NUMBERS):
         settings.append(Setting(ending, number, complexity_rank=rank))
         if number > 1:

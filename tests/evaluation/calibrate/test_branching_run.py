@@ -21,7 +21,7 @@ SMALL = [
 ]
 
 
-def problem(number, *, confidences, scores, settles=3, num_layers=4):
+def problem(*, confidences, scores, settles=3, num_layers=4):
     """Verdicts that are right from a layer on, and the other way round before."""
     layers = np.arange(1, num_layers + 1)
     settled = layers >= settles
@@ -29,12 +29,7 @@ def problem(number, *, confidences, scores, settles=3, num_layers=4):
     read = [np.where(settled, score, 1 - score).tolist() for score in scores]
     answers = [str(index) for index in range(len(scores))]
     return BranchedProblem(
-        str(number),
-        "sum",
         answers,
-        [index == 0 for index in range(len(scores))],
-        [10] * len(scores),
-        confidences,
         confidences,
         scores,
         [entropies.tolist()] * len(scores),
@@ -43,8 +38,8 @@ def problem(number, *, confidences, scores, settles=3, num_layers=4):
 
 
 def test_thresholds_are_chosen_on_what_was_judged():
-    problems = [problem(i, confidences=[0.6 + i / 100, 0.5], scores=[0.9, 0.2]) for i in range(20)]
-    problems += [problem(20, confidences=[0.5, 0.99], scores=[0.9, 0.1])]  # surest of the wrong one
+    problems = [problem(confidences=[0.6 + i / 100, 0.5], scores=[0.9, 0.2]) for i in range(20)]
+    problems += [problem(confidences=[0.5, 0.99], scores=[0.9, 0.1])]  # surest of the wrong one
     found = calibrate(problems, model="m", dataset="d", seed=3)
     highest = [max(each.confidences) for each in problems]
     assert found.skip_gate.least == pytest.approx(np.percentile(highest, 75))
@@ -59,7 +54,7 @@ def test_thresholds_are_chosen_on_what_was_judged():
 
 
 def test_a_choice_follows_scores_and_confidence():
-    one = problem(0, confidences=[0.5, 0.98], scores=[0.6, 0.5])
+    one = problem(confidences=[0.5, 0.98], scores=[0.6, 0.5])
     assert one.chosen() == 1  # 0.6 * 0.707 against 0.5 * 0.990
     assert one._replace(scores=[0.9, 0.1]).chosen() == 0
 
@@ -88,12 +83,12 @@ def test_layers_end_where_the_workers_verdict_is(scorer):
         "configs:kv_share_branching", [*SMALL, f"controller.args.scorer={scorer}", "controller.args.gates.skip=true"]
     )
     found = run_branches(config, load_dataset("tinylm:held_out", num_samples=2))
-    assert [each.kind != "" for each in found] == [True, True]
+    assert len(found) == 2
     for each in found:
         assert np.array(each.layer_scores)[:, -1] == pytest.approx(each.scores, abs=1e-4)
         assert np.array(each.entropies).shape == np.array(each.layer_scores).shape
         assert np.all(np.array(each.entropies) > 0)
-        assert each.num_tokens == [12, 12]
+        assert len(each.answers) == 2
 
 
 def test_the_command_leaves_a_file_that_a_controller_takes(tmp_path):

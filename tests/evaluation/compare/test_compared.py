@@ -12,8 +12,8 @@ import yaml
 from scipy import stats
 
 from scaffolding_ext.errors import DatasetError
+from scaffolding_ext.evaluation.compare.compared import Comparison, compare
 from scaffolding_ext.evaluation.compare.finished_run import Key, read_run
-from scaffolding_ext.evaluation.compare.paired import Comparison, compare
 from scaffolding_ext.evaluation.run.records import RecordError
 from scaffolding_ext.stats.intervals import bootstrap_quotients, paired_bootstrap
 
