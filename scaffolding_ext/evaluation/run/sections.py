@@ -11,7 +11,6 @@ from scaffolding_ext.answers import group
 from scaffolding_ext.controllers.vote.voting import vote
 from scaffolding_ext.request.figures import Answers
 from scaffolding_ext.stats.intervals import bootstrap_quotients, share_of_questions
-from scaffolding_ext.stats.resampling import Floats
 
 _SEED = 0  # of the resamples: a run has one summary
 _Name = tuple[str, str, str]  # of a figure: its section, its name, its kind
@@ -110,17 +109,12 @@ class Sections:
                 so_far = sums.get(question, (0.0, 0.0))
                 sums[question] = so_far[0] + num, so_far[1] + of
 
-    def columns(self, num_questions: int) -> tuple[list[_Name], Floats]:
-        """Return the figures' names, and their sums: parts and wholes, shape [num_figures, 2, num_questions]."""
-        columns = np.zeros((len(self._sums), 2, num_questions))
-        for place, sums in enumerate(self._sums.values()):
-            columns[place][:, list(sums)] = np.array(list(sums.values())).T
-        return list(self._sums), columns
-
     def figures(self, num_questions: int) -> dict[str, dict[str, SectionFigure]]:
         """Return all figures by section; resamples are drawn from all questions of the run, `num_questions`."""
         found: dict[str, dict[str, SectionFigure]] = {}
-        names, sums = self.columns(num_questions)
+        names, sums = list(self._sums), np.zeros((len(self._sums), 2, num_questions))  # of parts and of wholes
+        for place, own in enumerate(self._sums.values()):
+            sums[place][:, list(own)] = np.array(list(own.values())).T
         totals = sums.sum(axis=2)
         told = [place for place in range(len(names)) if totals[place, 1] > 0]
         ends: dict[int, tuple[float, float]] = {}

@@ -300,7 +300,8 @@ def summary_of(
     knows_reuse = not tally.num_unknown_reuse_tasks
     is_known = bool(price) and (knows_reuse or set(price or ()) == {"decoded"})
     cost = sum(tally.tokens[name] * each for name, each in (price or {}).items()) / _PRICED if is_known else None
-    seconds = float(columns["seconds"].sum())
+    seconds, right = float(columns["seconds"].sum()), columns["outcome"] == OUTCOMES.index("correct")
+    has_ended = columns["outcome"] < OUTCOMES.index("failed")
 
     def mean(total: float) -> float | None:
         return total / num_samples if num_samples else None
@@ -314,9 +315,9 @@ def summary_of(
         num_undetermined=int(num_of["undetermined"]),
         num_wrong=int(num_of["wrong"]),
         accuracy=mean(tally.num_correct),
-        accuracy_interval=_share_of(columns, np.ones(num_samples, bool)),
+        accuracy_interval=Interval(*_share_of(columns, np.ones(num_samples, bool), right)[1:]),
         accuracy_of_finished=tally.num_correct / num_finished if num_finished else None,
-        accuracy_of_finished_interval=_share_of(columns, columns["outcome"] < OUTCOMES.index("failed")),
+        accuracy_of_finished_interval=Interval(*_share_of(columns, has_ended, right)[1:]),
         repeats=_repeats_of(tally, columns) if num_samples else None,
         total_tokens=dict(tally.tokens),
         mean_decoded_tokens=mean(tally.tokens["decoded"]),
@@ -350,10 +351,7 @@ def _lateness(columns: Mapping[str, Column]) -> Lateness | None:
         return None
     late = wanted & (columns["outcome"] < OUTCOMES.index("failed")) & ~in_time
     right = columns["outcome"] == OUTCOMES.index("correct")
-    question = columns["question"].astype(np.int64)[wanted]
-    sizes = np.bincount(question)
-    found = np.bincount(question, weights=(in_time & right)[wanted])
-    share = share_of_questions(found[sizes > 0], sizes[sizes > 0])
+    share = _share_of(columns, wanted, in_time & right)
     return Lateness(
         int(wanted.sum()), int(late.sum()), int((late & right).sum()), float(in_time.sum() / wanted.sum()), share
     )
@@ -364,12 +362,12 @@ def _audits(tally: RunStats, promised: float | None) -> Audits | None:
     return Audits(num, changed, lost, lower_bound(lost, num, _ALPHA), promised) if num else None
 
 
-def _share_of(columns: Mapping[str, Column], chosen: npt.NDArray[np.bool_]) -> Interval:
+def _share_of(columns: Mapping[str, Column], chosen: Column, right: Column) -> Estimate:
+    """Return the share of chosen records that are right; no record says nothing about it."""
     question = columns["question"].astype(np.int64)[chosen]
     sizes = np.bincount(question)
-    right = np.bincount(question, weights=columns["outcome"][chosen] == OUTCOMES.index("correct"))
-    has_some = sizes > 0
-    return Interval(*share_of_questions(right[has_some], sizes[has_some])[1:]) if has_some.any() else Interval(0.0, 1.0)
+    num_right = np.bincount(question, weights=right[chosen])[sizes > 0]
+    return share_of_questions(num_right, sizes[sizes > 0]) if len(question) else Estimate(0.0, 0.0, 1.0)
 
 
 def _repeats_of(tally: RunStats, columns: Mapping[str, Column]) -> Repeats:
