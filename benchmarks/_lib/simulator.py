@@ -9,44 +9,35 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from scaffolding_ext import require
 from scaffolding_ext.controllers.budgets.queueing.queues import Queue
 from scaffolding_ext.controllers.budgets.queueing.tasks import Floats
-from scaffolding_ext.errors import ConfigError
 from scaffolding_ext.request.program import Progress, StepCounts
 from scaffolding_ext.scheduling import Fifo, Policy, WaitingLine
 
-PATIENCE = 512  # like the embedded engine
+PATIENCE = 512  # later requests that may start before a waiting one, like the embedded engine
 NEVER = float("inf")
-T = TypeVar("T")
 
 
-class BatchingEngine(Generic[T]):
+class BatchingEngine:
     """Requests served side by side at one speed.
 
     One clock of the work done for each request suffices: a request ends when the clock has advanced by its service
     time.
 
-    Args:
-        speed: Speed of each of n parallel requests; 1 for a single request. None is always 1, and 1 / n is processor
-            sharing.
-
     Attributes:
         next_end: End of the next request if no other begins before; infinite without requests.
     """
 
-    def __init__(self, batch_limit: int, speed: Callable[[int], float] | None = None) -> None:
-        sizes = range(1, require.whole("batch_limit", batch_limit) + 1)
-        self._rates = [0.0, *(1.0 if speed is None else float(speed(size)) for size in sizes)]
-        if min(self._rates[1:]) <= 0:
-            raise ConfigError(f"is {min(self._rates[1:])} at some size; it must be above 0", "speed")
+    def __init__(self, queue: Queue) -> None:
+        self._rates = [0.0, *(float(queue.speed(size)) for size in range(1, queue.places + 1))]
         self.now = self._clock = 0.0
         self.next_end = NEVER
-        self._batch: list[tuple[float, int, T]] = []  # clock time of each end, and its number
+        self._batch: list[tuple[float, int, _Request]] = []  # clock time of each end, and its number
         self._numbers = itertools.count()
 
     @property
@@ -54,7 +45,7 @@ class BatchingEngine(Generic[T]):
         """True if another request may begin."""
         return len(self._batch) < len(self._rates) - 1
 
-    def begin(self, request: T, service: float) -> None:
+    def begin(self, request: _Request, service: float) -> None:
         """Begin a request that would take `service` seconds by itself."""
         heapq.heappush(self._batch, (self._clock + service, next(self._numbers), request))
         self._foresee()
@@ -64,7 +55,7 @@ class BatchingEngine(Generic[T]):
         self._clock += self._rates[len(self._batch)] * (now - self.now)
         self.now = now
 
-    def end(self) -> T:
+    def end(self) -> _Request:
         """Advance to `next_end` and return the request that ends there."""
         self.now = self.next_end
         self._clock, _, request = heapq.heappop(self._batch)
@@ -73,7 +64,7 @@ class BatchingEngine(Generic[T]):
         self._foresee()
         return request
 
-    def stop(self, request: T) -> float:
+    def stop(self, request: _Request) -> float:
         """Remove a running request; returns the seconds of service it has left."""
         place = next(place for place, (*_, each) in enumerate(self._batch) if each is request)
         left = self._batch[place][0] - self._clock
@@ -123,11 +114,11 @@ Program = Callable[[float, float], Work]
 """Begins a program, given its arrival and its deadline in simulated seconds (infinite without one)."""
 
 
-def fixed_program(*rounds: RequestRound, answer: Any = None) -> Program:
+def fixed_program(*rounds: RequestRound) -> Program:
+    """A program of these rounds, whose answer is None."""
 
     def work(now: float, deadline: float) -> Work:
         yield from (each for each in rounds)  # a tuple's iterator has no send()
-        return answer
 
     return work
 
@@ -157,7 +148,6 @@ def serve_programs(
     seconds_per_token: float,
     policy: Policy | None = None,
     deadlines: Floats | None = None,
-    patience: int = PATIENCE,
 ) -> Served:
     """Serve programs with an engine that takes waiting requests in a policy's order.
 
@@ -170,12 +160,11 @@ def serve_programs(
         seconds_per_token: Of a request that runs by itself.
         policy: Orders the requests, and learns from programs that end; None: first come, first served.
         deadlines: Seconds from its arrival within which each program is wanted, shape [num_programs].
-        patience: Maximum number of later requests that may start before a waiting one.
     """
     require.number("seconds_per_token", seconds_per_token, above=0)
-    engine: BatchingEngine[_Request] = BatchingEngine(queue.places, queue.speed)
+    engine = BatchingEngine(queue)
     due = np.full(len(programs), NEVER) if deadlines is None else arrivals + deadlines
-    simulation = _Simulation(programs, policy or Fifo(), engine, seconds_per_token, patience)
+    simulation = _Simulation(programs, policy or Fifo(), engine, seconds_per_token)
     simulation.run([*arrivals.tolist(), NEVER], due.tolist())
     return simulation.served()
 
@@ -210,15 +199,14 @@ class _Simulation:
         self,
         programs: Sequence[Program],
         policy: Policy,
-        engine: BatchingEngine[_Request],
+        engine: BatchingEngine,
         seconds_per_token: float,
-        patience: int,
     ) -> None:
         self._programs = programs
         self._policy = policy
         self._engine = engine
         self._seconds_per_token = seconds_per_token
-        self._line: WaitingLine[_Request] = WaitingLine(patience)
+        self._line: WaitingLine[_Request] = WaitingLine(PATIENCE)
         self._departures = [NEVER] * len(programs)
         self._num_tokens = [0.0] * len(programs)
         self._answers: list[Any] = [None] * len(programs)
