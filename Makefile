@@ -10,7 +10,7 @@
 # make dist    wheel and source archive, in dist, as a release publishes them
 #
 # make figures measures each kept result again that is not of today's code (hours; it goes on where it was), then writes pages;
-#              with DATA=FOLDER, the recorded samples of real models, it measures what plays them alone (under an hour)
+#              DATA=FOLDER has the recorded samples of real models, without which the studies of them are left out
 #
 # Each sets up .venv once. Packages come from the index that pip is configured for. Without a GPU, torch's CPU build is
 # smaller by gigabytes: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -54,7 +54,7 @@ oldest: $(VENV)-oldest/.installed
 	time OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest -q $(OF_OLDEST)
 
 figures: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.figures $(if $(DATA),--data $(DATA) --recorded)
+	$(BIN)/python -m benchmarks.figures $(if $(DATA),--data $(DATA))
 	$(BIN)/python -m benchmarks.check --write
 
 format: $(VENV)/.installed

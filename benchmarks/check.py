@@ -6,8 +6,7 @@
 
 A page with figures is what its template gives (`benchmarks._lib.pages`). Each file has to say on which commit it was
 measured. That commit is of this history, and its tree was clean. The file has at most 300 kB, its intervals come out of
-its own columns once more, a page quotes it, and a page prints its bars. The check names what failed its bar, and the
-intervals whose values were not kept.
+its own columns once more, a page quotes it, and a page prints its bars. The check names what failed its bar.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from benchmarks._lib.pages import (
     rendered,
     result,
     templates,
-    uncomputed,
 )
 
 MOST_BYTES = 300_000
@@ -105,8 +103,6 @@ def main(write: bool, every: int) -> None:
         for bar in result(name).get("bars", ()):
             if not bar["holds"]:
                 print(f"{name}: failed its bar: {bar['name']}: {bar['value']:.3g}, and the bar is {bar['bar']:g}")
-        if uncomputed(name):
-            print(f"{name}: {uncomputed(name)} intervals cannot be computed again: their values were not kept")
     found = faults(every)
     for fault in found:
         print(f"{fault.place}: {fault.words}")

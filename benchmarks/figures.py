@@ -2,7 +2,6 @@
 
     python -m benchmarks.figures --list                 what there is, its minutes, and what is not of today's code
     python -m benchmarks.figures --only promises        that one
-    python -m benchmarks.figures --data FOLDER --recorded   what plays recorded samples: no model runs
     python -m benchmarks.figures --data FOLDER          all that are not of today's code; --list says the hours
 
 It can be interrupted and started again: what is of today's code is passed over, and studies go on in `runs/figures`.
@@ -32,16 +31,6 @@ STORE = ROOT / "runs" / "figures"
 PICTURES = ROOT / "docs" / "results"
 DRAFTS = "r1_distill_8b_math500_draft_only.jsonl.gz"
 RUNS = "r1_distill_8b_math500_draft_target.jsonl.gz"
-RECORDED = (
-    "studies.autotts",
-    "studies.deadlines",
-    "studies.real",
-    "studies.rolling",
-    "studies.tune",
-    "studies.until",
-    "studies.conformal_replay",
-    "studies.queueing_fit",
-)
 
 
 class Study(NamedTuple):
@@ -80,12 +69,11 @@ STUDIES: Mapping[str, Study] = {
         part: Study(f"studies.tune --part {part}", minutes, (("--data", ""),))
         for part, minutes in (("few_questions", 4), ("at_once", 5), ("promises", 2))
     },
-    "peers": Study("studies.peers --num_problems 150 --block 25", 35, stores=True, draws=True),
+    "peers": Study("studies.peers --num_problems 150 --block 25", 35, stores=True),
     "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
     "draft_target_a1": Study("studies.draft_target_a1", 20, (("--runs", RUNS),)),
     "conformal_replay": Study("studies.conformal_replay", 5, (("--runs", RUNS), ("--alone", DRAFTS)), draws=True),
     "queueing": Study("studies.queueing", 2, draws=True),
-    "queueing_fit": Study("studies.queueing_fit", 3, (("--data", ""),), draws=True),
     "search": Study("studies.search", 6),
     "eviction": Study("engines.eviction", 5),
     "vllm": Study("studies.vllm --num_problems 120 --block 8", 12, on_server=True),
@@ -139,14 +127,9 @@ def measure(name: str, command: list[str]) -> None:
 @click.option("--only", multiple=True, type=click.Choice(list(STUDIES)), help="A result; repeatable.", metavar="NAME")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of samples.")
 @click.option("--base_url", help="Address of a vLLM that serves tinylm/target, up to /v1.")
-@click.option("--recorded", is_flag=True, help="Measure what plays recorded samples, and nothing else.")
 @click.option("--list", "as_list", is_flag=True, help="Say what there is; run nothing.")
-def main(only: tuple[str, ...], data: Path | None, base_url: str | None, recorded: bool, as_list: bool) -> None:
-    names = list(only) or [
-        name
-        for name, study in STUDIES.items()
-        if (shlex.split(study.command)[0] in RECORDED if recorded else not is_current(name))
-    ]
+def main(only: tuple[str, ...], data: Path | None, base_url: str | None, as_list: bool) -> None:
+    names = list(only) or [name for name in STUDIES if not is_current(name)]
     if as_list:
         print(f"{'result':28} minutes  of today's code  command")
         for name, study in STUDIES.items():

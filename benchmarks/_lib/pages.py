@@ -9,8 +9,7 @@ In a form `x100` stands where the file has a share and the page per cent, and `+
 stand the number of decimals (of the interval, too, where it has another one: `.0 .1`) and the unit. `value(...)` is the
 figure without its interval, and `bars("demo")` the table of the limits that a file's figures should meet.
 
-An interval that others measured stands on a line with `{# source: WHOSE #}`. Every other interval of a template is a
-fault: its file is not known.
+An interval that a template types is a fault: its file is not known.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ QUOTED = re.compile(r"(?:\{\{ *(?:figure|value)\(\"|`)(\w+)(?:\"|\.json`)")
 WITH_BARS = re.compile(r"\{\{ *bars\(([^)]*)\)")
 MOST_SHOWN = 4  # bars that hold are counted where there are more
 CALL = re.compile(r"\{\{.*?}}")
-ELSEWHERE = re.compile(r" *\{# source: [^}]+#}")  # on a line whose intervals others measured
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -103,12 +101,6 @@ def bars(*files: str) -> str:
     return "\n".join(["| bar | measured | limit | held |", "| --- | --- | --- | --- |", *rows])
 
 
-def uncomputed(name: str) -> int:
-    """Intervals of a file that cannot be computed again: it has not kept the values behind them."""
-    figures = result(name).get("figures", {}).values()
-    return sum(figure["low"] is not None and "of" not in figure for figure in figures)
-
-
 def templates(root: Path = TEMPLATES) -> Iterator[tuple[str, Path]]:
     """The page of each template, by its path in the repository, and the template."""
     for path in sorted(root.rglob(f"*.md{SUFFIX}")):
@@ -124,7 +116,7 @@ def rendered(template: str) -> str:
     """
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
     environment.globals.update(figure=figure, value=value, bars=bars)
-    return environment.from_string(ELSEWHERE.sub("", template)).render()
+    return environment.from_string(template).render()
 
 
 def faults_of(place: str, template: str, page: str | None) -> Iterator[Fault]:
@@ -136,10 +128,9 @@ def faults_of(place: str, template: str, page: str | None) -> Iterator[Fault]:
         page: Text of the page, or None where there is none.
     """
     for number, line in enumerate(CODE.sub(_blank, template).splitlines(), 1):
-        if INTERVAL.search(CALL.sub("", line)) and not ELSEWHERE.search(line):
-            found = INTERVAL.search(CALL.sub("", line))
-            words = f"{found and found[0]} is of no file: write {{{{ figure(...) }}}}, or {{# source: WHOSE #}}"
-            yield Fault(f"{place}:{number}", words)
+        found = INTERVAL.search(CALL.sub("", line))
+        if found is not None:
+            yield Fault(f"{place}:{number}", f"{found[0]} is of no file: write {{{{ figure(...) }}}}")
     try:
         if rendered(template) != page:
             yield Fault(place, "it is not what its template gives: run make pages, and write in docs/_pages alone")

@@ -21,11 +21,9 @@ import click
 import numpy as np
 
 from benchmarks._lib import its_hub_votes
-from benchmarks._lib.command import benchmark, kept, plotted, size, stored
-from benchmarks._lib.drawing import Figures, coloured, of
+from benchmarks._lib.command import benchmark, kept, size, stored
 from benchmarks._lib.report import Report
 from scaffolding_ext import HuggingFaceWorker, MajorityVoteController, NativeGenerationController, ScaffoldingLlm
-from scaffolding_ext.evaluation.drawing import below, drawing, point
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Recording
 from scaffolding_ext.evaluation.run.datasets import Example, load_dataset
@@ -194,19 +192,6 @@ def add_votes(report: Report, votes: Mapping[str, Sequence[Voted]]) -> None:
             report.bar(f"{TUNED} beside {peer}: tokens, upper end", found["high"] or np.nan, "<=", 1.0)
 
 
-def plot(figures: Figures, path: Path) -> None:
-    """Right answers against the tokens that the server decoded: a dot a vote, with both intervals."""
-    with drawing(path, figsize=(9, 4.4)) as (figure, axes):
-        for number, name in enumerate(name.removesuffix(": right") for name in figures if name.endswith(": right")):
-            tokens, right = of(figures, f"{name}: tokens a question"), of(figures, f"{name}: right", 100)
-            if tokens is not None and right is not None:
-                point(axes, tokens, right, name, **coloured(number))
-        axes.set(xlabel="decoded tokens a question, counted by the server", ylabel="right, %")
-        axes.set_xlim(0, None)
-        axes.set_title("Votes of its_hub and ours on one server, an embedded model")
-        below(figure, axes, 3)
-
-
 @benchmark("studies.peers --its_hub_python ITS/bin/python --store FOLDER")
 @click.option(
     "--its_hub_python",
@@ -220,7 +205,6 @@ def plot(figures: Figures, path: Path) -> None:
 @size("--max_tokens", 1200, quick=60, help="Of a chain.")
 @size("--block", 50, quick=2, help="Problems of a block.", least=2)
 @stored
-@plotted
 def main(
     report: Report,
     its_hub_python: Path | None,
@@ -230,7 +214,6 @@ def main(
     max_tokens: int,
     block: int,
     store: Path | None,
-    plot_path: Path | None,
 ) -> None:
     """Votes of its_hub and ours on one server."""
     report.setting["its_hub_python"] = None if its_hub_python is None else "its_hub 1.2.0"
@@ -253,8 +236,6 @@ def main(
 
                 votes[name].append(Voted(*kept(store, f"{name}, {start}".replace(" ", "_"), find)))
     add_votes(report, votes)
-    if plot_path is not None:
-        plot(report.figures, plot_path)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks._lib.command import benchmark, plotted, size
-from benchmarks._lib.drawing import beside
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.budgets.files import TaskTypes
 from scaffolding_ext.controllers.budgets.queueing.model import Moments, kkt_residual, objective, pollaczek_khinchine
@@ -80,7 +79,7 @@ def study_table_1(report: Report, plot_path: Path | None) -> None:
             xlabel="tokens of GSM8K, the others at the optimum",
             title="Figure 4: the largest objective is at the optimum's budget",
         )
-        beside(curves)
+        curves.legend()
 
 
 def waiting_times(gaps: Floats, services: Floats, backlog: float = 0.0) -> tuple[Floats, float]:

@@ -75,11 +75,12 @@ def build_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for embeddings and norms."""
     import torch
 
-    from benchmarks.tinylm.muon import Muon
-
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
-    return [Muon(matrices), torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0)]
+    return [
+        torch.optim.Muon(matrices, lr=0.006, momentum=0.95, weight_decay=0.01),
+        torch.optim.AdamW(others, lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
 
 
 def learning_rate_scale(step: int, num_steps: int) -> float:

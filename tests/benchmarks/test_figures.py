@@ -40,11 +40,6 @@ def test_the_command_reads_the_files_that_the_kept_result_read(name: str, tmp_pa
     assert {Path(each).name for each in command} >= set(files)
 
 
-def test_every_study_of_recorded_samples_is_made_again() -> None:
-    made = {figures.STUDIES[name].command.split()[0] for name in figures.STUDIES}
-    assert set(figures.RECORDED) <= made
-
-
 def test_every_kept_result_has_a_command() -> None:
     assert set(results()) <= set(figures.STUDIES)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks._lib.drawing import beside, frontier, of
+from benchmarks._lib.drawing import of
 from benchmarks._lib.pages import result
-from benchmarks.studies import conformal_replay
-from scaffolding_ext.evaluation.drawing import RING, drawing
+from benchmarks.studies import conformal_replay, demo
+from scaffolding_ext.evaluation.drawing import RING
 from scaffolding_ext.stats.intervals import Estimate
 
 pytest.importorskip("matplotlib")
@@ -19,6 +19,7 @@ pytest.importorskip("matplotlib")
 
 DRAWN: dict[str, Callable[[Any, Path], None]] = {
     "conformal_replay": conformal_replay.plot,
+    "demo": demo.plot,
 }
 
 
@@ -34,20 +35,17 @@ def test_kept_results_are_drawn_in_the_style(
 def test_greedy_methods_are_open_squares_of_their_methods_colour_and_the_default_has_a_ring(
     drawn: list[Any], tmp_path: Path
 ) -> None:
-    figures = {
-        f"{name}: {what}": {"value": value, "low": value - 0.1, "high": value + 0.1}
-        for name, right in (("ours", 0.5), ("theirs", 0.6), ("ours, greedy", 0.7))
-        for what, value in (("decoded tokens", 100.0), ("accuracy", right))
-    }
-    with drawing(tmp_path / "plot.png") as (_, axes):
-        frontier(axes, figures, ["ours", "theirs", "ours, greedy"], default="theirs")
-        beside(axes)
+    figures = result("demo")["figures"]
+    demo.plot(figures, tmp_path / "plot.png")
+    (axes,) = drawn[0].axes
     lines = {bars.get_label(): bars.lines[0] for bars in axes.containers}
-    assert [line.get_marker() for line in lines.values()] == ["o", "o", "s"]
-    assert lines["ours, greedy"].get_color() == lines["ours"].get_color() != lines["theirs"].get_color()
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["ours", "theirs", "ours, greedy", RING]
+    assert [line.get_marker() for line in lines.values()] == ["o"] * 3 + ["s"] * 3
+    colours = [line.get_color() for line in lines.values()]
+    assert colours[:3] == colours[3:]
+    assert len(set(colours)) == 3
     (circle,) = [line for line in axes.lines if line.get_label() == RING]
-    assert (circle.get_xdata()[0], circle.get_ydata()[0]) == (100.0, 60.0)
+    tokens, accuracy = of(figures, "DynasorCoT: decoded tokens"), of(figures, "DynasorCoT: accuracy", 100)
+    assert (circle.get_xdata()[0], circle.get_ydata()[0]) == (tokens.value, accuracy.value)
 
 
 def test_a_figure_without_interval_has_one_of_no_width() -> None:
