@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
-from scaffolding_ext.evaluation.logs.generation import sampling_of
 from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, LoggedSample
-from scaffolding_ext.evaluation.logs.stated import stated
+from scaffolding_ext.evaluation.logs.stated import sampling_of, stated
 
 _SERVICES = ("azure", "bedrock", "vertex")  # between a provider and its model's name
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from scaffolding_ext.errors import DatasetError, MissingDependencyError
-from scaffolding_ext.evaluation.logs.generation import read_results, sampling_of
 from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, LoggedSample
-from scaffolding_ext.evaluation.logs.stated import stated
+from scaffolding_ext.evaluation.logs.stated import read_results, sampling_of, stated
 
 
 def read_lighteval(path: Path, fingerprint: str) -> Log:

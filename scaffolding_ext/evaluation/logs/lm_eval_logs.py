@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from scaffolding_ext.errors import DatasetError
-from scaffolding_ext.evaluation.logs.generation import read_results, sampling_of
 from scaffolding_ext.evaluation.logs.samples import Log, LoggedQuestion, LoggedSample
-from scaffolding_ext.evaluation.logs.stated import stated
+from scaffolding_ext.evaluation.logs.stated import read_results, sampling_of, stated
 from scaffolding_ext.evaluation.run.jsonl import Row
 
 FIELDS = {"doc_id", "resps", "target"}  # a row of such a file has them

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +47,7 @@ PURPOSE_COLORS = {
 def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
     runs = compared.runs
     needed = charts_need()
-    reasons = [_exit_shares(run) for run in runs]
+    rows = [_row(sample) for sample in samples]
     return render_page(
         "report.html",
         runs=[{"name": run.name, "color": color_of(number), "summary": run.summary} for number, run in enumerate(runs)],
@@ -58,10 +57,9 @@ def rendered(compared: Compared, samples: Sequence[PairedSample]) -> str:
         charts_need=needed,
         purposes=_purposes(runs),
         sections=_sections(runs),
-        reasons=list(dict.fromkeys(reason for own in reasons for reason in own)),
-        shares=reasons,
+        reasons=sorted({cell["reason"] for row in rows for cell in row["cells"]}),
         num_samples=min((one.num_samples for one in compared.comparisons), default=len(samples)),
-        overview={"runs": [{"name": run.name} for run in runs], "samples": [_row(sample) for sample in samples]},
+        overview={"runs": [{"name": run.name} for run in runs], "samples": rows},
         details=[_details(sample) for sample in samples],
         colors=PURPOSE_COLORS,
     )
@@ -98,13 +96,6 @@ def _shown(figure: SectionFigure | None) -> str:
         return ", ".join(f"{which} {amount(num)} ({num / figure.num:.0%})" for which, num in figure.counts.items())
     ends = "" if figure.low is None or figure.high is None else between(figure.low, figure.high, ".4g")
     return f"{figure.value:.4g}{ends}" + (f" of {amount(figure.of)}" if figure.kind == "share" else "")
-
-
-def _exit_shares(run: FinishedRun) -> dict[str, float]:
-    """Return the share of a run's requests by exit reason, most frequent first."""
-    failed = {f"failed: {error}": num for error, num in run.tally.errors.items()}
-    told = Counter({**run.tally.exit_reasons, **failed}).most_common()
-    return {reason: num / run.tally.num_samples for reason, num in told}
 
 
 def _row(sample: PairedSample) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from scaffolding_ext.evaluation.run.gym import gym_problems
 from scaffolding_ext.evaluation.run.jsonl import Row, read_csv, read_rows
 from scaffolding_ext.tinylm.grammar import KINDS, sample_problem
 
-__all__ = ["EMBEDDED", "Example", "Limit", "embedded_problems", "load_dataset", "parse_limit", "read_jsonl"]
+__all__ = ["EMBEDDED", "Example", "embedded_problems", "load_dataset", "parse_limit", "read_jsonl"]
 
 EMBEDDED = "tinylm:held_out"
 HUB, GYM = "hf:", "reasoning_gym:"
@@ -52,13 +52,6 @@ HUB_DATASETS = {
     "Idavidrein/gpqa": HubDataset("gpqa", "train", "gpqa_diamond"),
 }
 _DEFAULT_SPLIT = "test"
-
-
-class Limit(NamedTuple):
-    """Range of samples to take, counted from 1, both ends included."""
-
-    first: int
-    last: int
 
 
 def load_dataset(
@@ -118,9 +111,9 @@ def load_dataset(
         samples = read_jsonl(name, columns, skip_bad_rows=skip_bad_rows, format=format, seed=seed)
     if wanted is None:
         return samples
-    if wanted.first > len(samples):
+    if wanted.start >= len(samples):
         raise DatasetError(f"limit {limit} leaves nothing: {name} has {len(samples)} questions")
-    return samples[wanted.first - 1 : wanted.last]
+    return samples[wanted]
 
 
 def format_of(source: str, format: str | None) -> str | None:
@@ -129,17 +122,17 @@ def format_of(source: str, format: str | None) -> str | None:
     return format or (None if known is None else known.format)
 
 
-def parse_limit(limit: str) -> Limit:
-    """Parse `"N"` or `"A-B"`.
+def parse_limit(limit: str) -> slice:
+    """Parse `"N"` or `"A-B"`, counted from 1, both ends included.
 
     Raises:
         DatasetError: It is neither, or it is empty.
     """
     match = re.fullmatch(r"(?:(\d{1,18})-)?(\d{1,18})", limit.strip(), re.ASCII)
-    parsed = Limit(int(match[1] or 1), int(match[2])) if match else Limit(0, 0)
-    if not 1 <= parsed.first <= parsed.last:
+    first, last = (int(match[1] or 1), int(match[2])) if match else (0, 0)
+    if not 1 <= first <= last:
         raise DatasetError(f"limit is {limit!r}; write N for the first N questions, or A-B with 1 <= A <= B")
-    return parsed
+    return slice(first - 1, last)
 
 
 def embedded_problems(num_samples: int, seed: int = 0, kind: str | None = None) -> list[Example]:

@@ -91,14 +91,16 @@ def edits_of(stack: StackConfig) -> str | None:
     if workers != _server(model) or "prompt" in stack.model_fields_set:
         return None
     keys = "base_url and model" if model == _MODEL else "base_url"
-    parts = [f"Before you run the stack, set workers.generation.args: {keys}."]
+    parts = [
+        f"Before you run it, set workers.generation.args: {keys}, and prompt.system_prompt and prompt.prompt_suffix, "
+        "which no log keeps."
+    ]
     recorded = {} if stack.tuned is None else stack.tuned.sampling or {}
     if stack.tuned is not None and "max_tokens" not in recorded:
         parts.append(f"The log names no max_tokens: see that {_max_tokens_in(stack.controller.args)} is enough.")
     left = [f"{name} {value}" for name, value in recorded.items() if name not in {*stack.sampling, "max_tokens"}]
     if left:
         parts.append(f"Not carried over: {', '.join(left)}.")
-    parts.append("The log's prompt is not in the stack: set prompt.system_prompt and prompt.prompt_suffix.")
     return " ".join(parts)
 
 

@@ -100,6 +100,17 @@ def test_where_runs_share_questions_intervals_hold_both() -> None:
     assert not Replay(dataclasses.replace(logged, questions=apart)).is_crossed
 
 
+def test_seconds_that_a_question_lacks_are_those_of_its_tokens() -> None:
+    whole = recording(20, 4)
+    timed = [dataclasses.replace(each, seconds=1.0 + 0.5 * each.tokens) for each in whole.questions]
+    some = [dataclasses.replace(each, seconds=None) if number % 2 else each for number, each in enumerate(timed)]
+    expected, found = (
+        Replay(dataclasses.replace(whole, questions=questions), "seconds").full.costs["seconds"]
+        for questions in (timed, some)
+    )
+    np.testing.assert_allclose(found, expected)
+
+
 def test_a_cost_that_was_not_recorded_is_refused() -> None:
     with pytest.raises(ConfigError, match="is 'seconds', but the recording has no seconds"):
         Replay(recording(), "seconds")
