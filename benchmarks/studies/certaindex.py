@@ -22,10 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks._lib.command import benchmark, recorded, size, track
-from benchmarks._lib.recordings import of_questions
 from benchmarks._lib.report import Report
 from benchmarks.studies.autotts import QWEN3, question_of, read_chains
-from benchmarks.studies.real import CONSOL, R1, is_kept_back
+from benchmarks.studies.real import CONSOL, R1, is_kept_back, of_questions
 from scaffolding_ext.controllers.certaindex import entropy_certaindex
 from scaffolding_ext.controllers.vote.allocation.base import AllocationRule
 from scaffolding_ext.controllers.vote.allocation.baselines import Even, LengthThreshold

@@ -13,6 +13,7 @@ one budget for all questions. *loops*: chains that repeat themselves.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,6 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, recorded
-from benchmarks._lib.recordings import of_questions
 from benchmarks._lib.report import Report
 from benchmarks._lib.stops import Ended, add_stops, right_of_as_many
 from scaffolding_ext.answers import extract
@@ -33,7 +33,7 @@ from scaffolding_ext.controllers.vote.allocation.base import AllocationRule, Vot
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.logs.read import read_recording
-from scaffolding_ext.evaluation.logs.samples import Recording
+from scaffolding_ext.evaluation.logs.samples import Ints, Recording
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 from scaffolding_ext.evaluation.run.vote_budget import Claim, next_round, unsettledness
 from scaffolding_ext.evaluation.tune.choose import Cheapest, chosen, cross_validated
@@ -75,6 +75,12 @@ RANDOM_SET = "gpqa_diamond_gemma4_12b_seed0"
 BUDGETS, NUM_ORDERS = (0.1, 0.2, 0.3, 0.5), 40
 STOPPED = "even with a stop"
 LOOP_STEP = 64 * CHARACTERS
+
+
+def of_questions(recording: Recording, questions: Sequence[int] | Ints) -> Recording:
+    """The recording with only these questions, by index."""
+    index = np.asarray(questions).tolist()
+    return dataclasses.replace(recording, questions=[recording.questions[each] for each in index])
 
 
 def recordings(data: Path) -> Iterator[tuple[str, Recording]]:

@@ -19,6 +19,7 @@ of .9), and the promised setting is held against the other half.
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import tempfile
@@ -30,10 +31,9 @@ import click
 import numpy as np
 
 from benchmarks._lib.command import benchmark, recorded, size, track
-from benchmarks._lib.recordings import of_questions, of_samples
 from benchmarks._lib.report import Report
 from benchmarks.studies.autotts import CHOOSES, QWEN3
-from benchmarks.studies.real import CONSOL, EPOCH, R1
+from benchmarks.studies.real import CONSOL, EPOCH, R1, of_questions
 from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChange
 from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.logs.samples import Bools, Recording
@@ -43,6 +43,8 @@ from scaffolding_ext.evaluation.tune.replay import Replay
 from scaffolding_ext.evaluation.tune.space import Setting
 from scaffolding_ext.evaluation.tune.table import frontier_of
 from scaffolding_ext.evaluation.tune.votes import ReplayResult
+
+COLUMNS = ("classes", "correct", "tokens", "seconds", "logprobs", "rewards")  # of a question, by its samples
 
 
 def whole_chains(path: Path, task: str | None = None, num_samples: int | None = None) -> Recording:
@@ -61,6 +63,16 @@ def parts_of(recording: Recording, is_first: Sequence[bool]) -> tuple[Recording,
     """The questions of a mask, and the others."""
     mask = np.array(is_first)
     return of_questions(recording, np.flatnonzero(mask)), of_questions(recording, np.flatnonzero(~mask))
+
+
+def of_samples(recording: Recording, samples: Sequence[int]) -> Recording:
+    """The recording with only these samples of each question; it has no probes."""
+    questions = []
+    for each in recording.questions:
+        columns = ((name, getattr(each, name)) for name in COLUMNS)
+        taken = {name: column[list(samples)] for name, column in columns if column is not None}
+        questions.append(dataclasses.replace(each, **taken))
+    return dataclasses.replace(recording, questions=questions)
 
 
 # ---- few questions
