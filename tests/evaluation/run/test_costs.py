@@ -1,4 +1,4 @@
-"""The cost of a record in `eval`, in function calls on the thread that runs it; the host's own are counted there."""
+"""The cost of a record in `eval`, in function calls on the thread that runs it, without the host's."""
 
 from __future__ import annotations
 
