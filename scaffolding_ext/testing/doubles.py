@@ -1,14 +1,11 @@
 """Public test doubles: a worker that answers from a plain function, a gate, and a manually advanced clock.
 
-`float32_tolerance` keeps tests independent of the processor.
-
 `scaffolding_ext.testing.controller_contract` tests a controller against them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -231,21 +228,6 @@ class FakeClock:
         if seconds < 0:
             raise ValueError(f"cannot advance by {seconds} s; a monotonic clock does not go back")
         self.now += seconds
-
-
-def float32_tolerance(longest_sum: int, num_sums: int, magnitude: float) -> float:
-    """Largest difference between two float32 computations of one number with different summation orders.
-
-    Args:
-        longest_sum: Terms of the longest sum.
-        num_sums: Consecutive sums on the way to the number.
-        magnitude: Largest magnitude on the way.
-
-    Reference:
-        Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis" (2019): a sum of n terms has a
-        relative error of about the square root of n times the unit roundoff, 2^-24.
-    """
-    return 2 * num_sums * math.sqrt(longest_sum) * 2**-24 * magnitude
 
 
 def _release(held: asyncio.Future[None]) -> None:

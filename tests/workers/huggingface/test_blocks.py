@@ -10,7 +10,6 @@ from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface import worker as module
 from scaffolding_ext.workers.huggingface.attention import ATTENTION
 from scaffolding_ext.workers.huggingface.block_pool import BlockPool
@@ -20,6 +19,7 @@ from scaffolding_ext.workers.huggingface.model_loading import load_model
 from scaffolding_ext.workers.huggingface.model_runner import token_bytes
 from scaffolding_ext.workers.huggingface.request_scheduler import RequestScheduler
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from tests.workers.huggingface.tolerance import float32_tolerance
 
 MODEL = "tinylm/draft"
 BLOCK_BYTES = 32 * 2 * 3 * 3 * 32 * 4  # tokens x (keys, values) x layers x heads x head size x float32

@@ -13,9 +13,9 @@ from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.standins import ExecutionScope
 from scaffolding_ext.protocol.tasks import KeepKVTask
 from scaffolding_ext.request.program import Program, enter_program, leave_program
-from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.budgeted import BudgetedWorker
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from tests.workers.huggingface.tolerance import float32_tolerance
 
 MODEL = "tinylm/draft"
 BLOCK = 32

@@ -24,9 +24,9 @@ from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.model_runner import ModelRunner
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from tests.workers.huggingface.tolerance import float32_tolerance
 
 TRAINED, SMALL = "tinylm/target", "tinylm/draft"
 VOCABULARY, CONTEXT, WINDOW, CHUNK = 512, 256, 24, 24

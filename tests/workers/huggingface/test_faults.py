@@ -14,13 +14,13 @@ from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskS
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.attention import ATTENTION
 from scaffolding_ext.workers.huggingface.continuous_batch import ContinuousBatch
 from scaffolding_ext.workers.huggingface.engine_request import GREEDY, Ends, EngineRequest
 from scaffolding_ext.workers.huggingface.kv_blocks import KVLimits
 from scaffolding_ext.workers.huggingface.model_loading import check_attention
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from tests.workers.huggingface.tolerance import float32_tolerance
 
 MODEL = "tinylm/draft"
 TOLERANCE = float32_tolerance(longest_sum=1024, num_sums=24, magnitude=32.0)  # of log-probabilities

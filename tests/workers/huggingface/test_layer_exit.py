@@ -22,8 +22,8 @@ from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import LAYER_EXIT, LayerExit, VerifyTask
-from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from tests.workers.huggingface.tolerance import float32_tolerance
 
 MODEL, NUM_LAYERS = "tinylm/target", 4
 TOLERANCE = float32_tolerance(longest_sum=1024, num_sums=24, magnitude=32.0)

@@ -12,10 +12,10 @@ from scaffolding_ext.errors import ConfigError, EngineError
 from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.tasks import ScoreTask
-from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface import attention
 from scaffolding_ext.workers.huggingface.model_loading import check_attention
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from tests.workers.huggingface.tolerance import float32_tolerance
 
 MODEL = "tinylm/draft"
 BLOCK_BYTES = 32 * 2 * 3 * 3 * 32 * 4  # tokens x (keys, values) x layers x heads x head size x float32

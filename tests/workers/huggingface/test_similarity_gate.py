@@ -13,8 +13,8 @@ from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import SIMILARITY_GATE, BranchTask, layer_weighted_similarity
 from scaffolding_ext.protocol.meta import token_counts_of
 from scaffolding_ext.request.program import Program, enter_program, leave_program
-from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from tests.workers.huggingface.tolerance import float32_tolerance
 
 MODEL = "tinylm/draft"
 TOLERANCE = float32_tolerance(longest_sum=1024, num_sums=24, magnitude=32.0)

@@ -12,8 +12,8 @@ from scaffolding_ext.protocol import GenerationTask, TaskStatus
 from scaffolding_ext.protocol.branching import VerifyTask
 from scaffolding_ext.protocol.lowering import lower_verify, write_back_verify
 from scaffolding_ext.protocol.meta import TokenCounts, token_counts_of
-from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from tests.workers.huggingface.tolerance import float32_tolerance
 
 MODEL = "tinylm/draft"
 TOLERANCE = float32_tolerance(longest_sum=1024, num_sums=24, magnitude=32.0)  # of log-probabilities, and so of scores

@@ -13,9 +13,9 @@ from scaffolding_ext.prompts.tokenizers import model_folder
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, TaskStatus
 from scaffolding_ext.protocol.meta import PROBE, note, token_counts_of
 from scaffolding_ext.protocol.tasks import CompareTask
-from scaffolding_ext.testing import float32_tolerance
 from scaffolding_ext.tinylm.grammar import sample_problem
 from scaffolding_ext.workers.huggingface.worker import HuggingFaceWorker
+from tests.workers.huggingface.tolerance import float32_tolerance
 
 MODEL = "tinylm/draft"
 TOLERANCE = float32_tolerance(longest_sum=1024, num_sums=24, magnitude=32.0)  # of log-probabilities
