@@ -18,6 +18,7 @@ from scaffolding_ext.controllers.prompting import (
 )
 from scaffolding_ext.controllers.repetition import Loops
 from scaffolding_ext.errors import ConfigError
+from scaffolding_ext.prompts.encoding import UNREADABLE
 from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.prompts.sampling_params import apply_sampling_params, inherit_sampling_params
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask, Task
@@ -261,9 +262,6 @@ def continuation(prompt: GenerationTask, prefix: Prefix, max_tokens: int, suffix
     return task
 
 
-_SPLIT = "\ufffd"  # decoded from a partial character
-
-
 class ChunkText:
     """Text that grows piece by piece.
 
@@ -298,7 +296,7 @@ class ChunkText:
         self._pending += token_ids
         known = decode(self._context) or ""
         together = decode(self._context + self._pending) or ""
-        if not together.endswith(_SPLIT):
+        if not together.endswith(UNREADABLE):
             self.text += together[len(known) :]
             self._context, self._pending, self._pending_text = self._pending, [], ""
 
@@ -312,7 +310,7 @@ def is_text_of(token_ids: list[int], text: str, whole: bool = True) -> bool:
     decoded = decode(token_ids)
     if decoded is None:
         return False
-    ours, theirs = decoded.replace(_SPLIT, ""), text.replace(_SPLIT, "")
+    ours, theirs = decoded.replace(UNREADABLE, ""), text.replace(UNREADABLE, "")
     return ours == theirs if whole else ours.startswith(theirs)
 
 

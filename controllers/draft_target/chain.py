@@ -14,6 +14,7 @@ from scaffolding_ext.controllers.draft_target.on_worker import OnWorker, on_work
 from scaffolding_ext.controllers.draft_target.scores import mean_nll
 from scaffolding_ext.controllers.run import Run
 from scaffolding_ext.errors import NoOutputError
+from scaffolding_ext.prompts.encoding import UNREADABLE
 from scaffolding_ext.prompts.families import PromptFamily
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import Purpose, note
@@ -223,7 +224,7 @@ class DraftTargetChain:
         work = relay(writer.process([task]), before=self._visit)
         chunk: Chunk = yield from written_chunk(work, task)
         if self._written.prefix.token_ids is None:  # drop half a character, which the other model could not read
-            chunk = chunk._replace(text=chunk.text.rstrip("\ufffd"), token_ids=None)
+            chunk = chunk._replace(text=chunk.text.rstrip(UNREADABLE), token_ids=None)
         return chunk
 
     def _scored(self, chunk: Chunk) -> ControllerGenerator:

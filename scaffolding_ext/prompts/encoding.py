@@ -11,7 +11,7 @@ from scaffolding_ext.answers.reading import marks_in
 
 _ANCHORS = ("\n", "1", "a", ".")
 _LONG = 1 << 10  # characters
-_UNREADABLE = "\ufffd"  # replaces bytes that are not a character in decoded text
+UNREADABLE = "\ufffd"  # decoded from bytes that are no character, or not yet
 
 
 def token_ids(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:

@@ -14,6 +14,7 @@ from scaffolding_ext.controllers.chain.ending import forced_answers
 from scaffolding_ext.controllers.vote.voting import drawn_by
 from scaffolding_ext.documents import as_json
 from scaffolding_ext.errors import RequestCancelledError
+from scaffolding_ext.prompts.encoding import UNREADABLE
 from scaffolding_ext.protocol.meta import Purpose, ToolCall
 from scaffolding_ext.request.program import Program
 from scaffolding_ext.request.results import ScaffoldingResult
@@ -214,7 +215,6 @@ def _usage(programs: Sequence[Program], num_prompt_tokens: int | None, num_shown
 _COMMENT = b": keep-alive\n\n"
 _DONE = b"data: [DONE]\n\n"
 _NOTHING = SplitText("", "", has_thought=False)
-_UNFINISHED = "\ufffd"  # ends decoded text with an incomplete last character
 
 
 class Events:
@@ -304,7 +304,7 @@ class Events:
 
     def _so_far(self, index: int) -> SplitText:
         """The part of a growing text that no later text can change, unless the text itself changes."""
-        text = (self._texts[index] or "").rstrip(_UNFINISHED)
+        text = (self._texts[index] or "").rstrip(UNREADABLE)
         if not text.startswith(self._fed[index]):
             self._splitters[index], self._fed[index] = self._job.wanted.reading.splitter(), ""
         self._splitters[index].feed(text[len(self._fed[index]) :])

@@ -38,6 +38,18 @@ if TYPE_CHECKING:
 _DOWN = (502, 503, 504)  # of a gateway before it
 NO_KEY = "none"  # the client requires a key; servers without keys ignore it
 _REFUSALS = range(400, 500)  # the request or the key is wrong; only 408, 409 and 429 are retried
+_PATHS = {"completions": "/completions", "chat": "/chat/completions"}
+_SPARE = 8  # connections for questions about the server itself
+_SILENT_SECONDS = 2.0  # a start that takes longer is reported
+# Headers with which the library describes itself to OpenAI; together they are as long as a short prompt.
+_UNSENT = (
+    *("X-Stainless-Lang", "X-Stainless-Package-Version", "X-Stainless-OS", "X-Stainless-Arch", "X-Stainless-Runtime"),
+    *("X-Stainless-Runtime-Version", "X-Stainless-Async", "X-Stainless-Retry-Count", "X-Stainless-Read-Timeout"),
+)
+_SHUT_DOWN = "the OpenAIWorker has been shut down and takes no tasks: make a new worker"
+
+R = TypeVar("R")
+_log = logging.getLogger(__name__)
 
 
 class Failures(NamedTuple):
@@ -119,18 +131,6 @@ class Failures(NamedTuple):
 
     def _without_key(self, text: str) -> str:
         return text if self.key == NO_KEY else text.replace(self.key, "***")
-
-
-R = TypeVar("R")
-_log = logging.getLogger(__name__)
-_PATHS = {"completions": "/completions", "chat": "/chat/completions"}
-_SPARE = 8  # connections for questions about the server itself
-_SILENT_SECONDS = 2.0  # a start that takes longer is reported
-# Headers with which the library describes itself to OpenAI; together they are as long as a short prompt.
-_UNSENT = (
-    *("X-Stainless-Lang", "X-Stainless-Package-Version", "X-Stainless-OS", "X-Stainless-Arch", "X-Stainless-Runtime"),
-    *("X-Stainless-Runtime-Version", "X-Stainless-Async", "X-Stainless-Retry-Count", "X-Stainless-Read-Timeout"),
-)
 
 
 class Connection(OwnLoop):
@@ -292,9 +292,6 @@ class Connection(OwnLoop):
 
     async def finish(self) -> None:
         await self._client.close()
-
-
-_SHUT_DOWN = "the OpenAIWorker has been shut down and takes no tasks: make a new worker"
 
 
 @contextlib.asynccontextmanager

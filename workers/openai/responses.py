@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from scaffolding_ext.documents import has_surrogate
 from scaffolding_ext.errors import EngineError, NoOutputError
+from scaffolding_ext.prompts.encoding import UNREADABLE
 from scaffolding_ext.prompts.families import DEFAULT_FAMILY, family_named
 from scaffolding_ext.protocol.meta import PROMPT, REUSE, TokenCounts
 from scaffolding_ext.protocol.task_results import TokenLogprob
@@ -27,6 +28,7 @@ from scaffolding_ext.workers.openai.flavors import Flavor
 
 _ID = "token_id:"  # prefix of a token written as its id
 _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")  # of `usage`
+_MAX_TAIL = 3  # maximum bytes, and so tokens, of an unfinished character
 Steps = list[dict[int, TokenLogprob]]
 
 
@@ -133,9 +135,9 @@ class GrowingAnswer:
                 f"the server ended an answer after {self.num_received} tokens without saying why (finish_reason None)"
             )
         if self._half:
-            self.texts[-1] += _UNREADABLE
+            self.texts[-1] += UNREADABLE
         if self._lost_ids is not None and self._lost_ids.has_lost_an_end(self.counts.decoded) and self.texts:
-            self.texts[-1] = self.texts[-1].rstrip(_UNREADABLE)
+            self.texts[-1] = self.texts[-1].rstrip(UNREADABLE)
 
     @property
     def counts(self) -> TokenCounts:
@@ -283,10 +285,6 @@ def _finite(value: Any) -> float:
     return number
 
 
-_MAX_TAIL = 3  # maximum bytes, and so tokens, of an unfinished character
-_UNREADABLE = "\ufffd"  # replaces bytes that are not a character in decoded text
-
-
 class LostIds:
     """Restores the token ids of one answer.
 
@@ -318,7 +316,7 @@ class LostIds:
             UnreadableAnswerError: The text does not determine the ids, or requested log-probabilities are lost.
         """
         if ids is None:  # all are lost if the text is not one whole character
-            return text, None if text.strip(_UNREADABLE) else []
+            return text, None if text.strip(UNREADABLE) else []
         whole, texts = list[int](), list[str]()
         for token, each in zip(ids, told, strict=True):
             before, own = self._read(token, each)
@@ -343,8 +341,8 @@ class LostIds:
         own = "" if told.isascii() else self._decode([token])
         if told.isascii() or told == own:
             return [], told
-        text = told.replace(_UNREADABLE, "")
-        if _UNREADABLE not in own:  # no earlier token began its character
+        text = told.replace(UNREADABLE, "")
+        if UNREADABLE not in own:  # no earlier token began its character
             return [], text
         if not text:
             return [], own

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from scaffolding_ext.answers.stop_strings import StopStrings
+from scaffolding_ext.prompts.encoding import UNREADABLE
 
-_UNFINISHED = "\ufffd"  # ends decoded text with an incomplete last character
 _MOST_WAITING = 8  # tokens that wait for the rest of a character, of at most four bytes
 
 
@@ -43,7 +43,7 @@ class IdStops:
             if not self.strings:
                 continue
             known, text = self._decode(ids[self._context : self._read]), self._decode(ids[self._context : end])
-            is_whole = len(text) > len(known) and not text.endswith(_UNFINISHED)
+            is_whole = len(text) > len(known) and not text.endswith(UNREADABLE)
             if is_whole or end - self._read > _MOST_WAITING:
                 self._context, self._read = self._read, end
                 if self._matcher.feed(text[len(known) :]):
