@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from benchmarks.studies.until import FIRST_LOOK, by_usual_interval, is_false, until_known
+from benchmarks.studies.until import FIRST_LOOK, by_usual_interval, is_false, until_known, voted
 from scaffolding_ext.evaluation.run.until import UntilGoal
+from tests.evaluation.tune.recorded import recording
 
 RNG = np.random.default_rng(0)
 
@@ -57,3 +59,15 @@ def test_conclusions_are_held_against_all_questions(
     conclusion: str | None, estimate: float, truth: float, false: bool
 ) -> None:
     assert is_false(conclusion, estimate, truth, 0.02) == false
+
+
+def test_each_answer_is_a_run_and_so_are_votes_of_eight_that_share_none() -> None:
+    logged = recording(5, 18, ability=0.5)
+    table = voted(logged)
+    assert table.shape == (18 + 2, 5)
+    for column, question in zip(table.T, logged.questions, strict=True):
+        assert column[:18].tolist() == question.correct.tolist()
+        for start, won in ((0, column[18]), (8, column[19])):
+            counts = Counter(question.classes[start : start + 8].tolist()).most_common()
+            assert won == float(counts[0][0] == 0)
+    assert 0 < table[18:].mean() < 1
