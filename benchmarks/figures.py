@@ -29,8 +29,6 @@ from scaffolding_ext.documents import write_text
 
 STORE = ROOT / "runs" / "figures"
 PICTURES = ROOT / "docs" / "results"
-DRAFTS = "r1_distill_8b_math500_draft_only.jsonl.gz"
-RUNS = "r1_distill_8b_math500_draft_target.jsonl.gz"
 
 
 class Study(NamedTuple):
@@ -39,7 +37,7 @@ class Study(NamedTuple):
     Attributes:
         command: Module below `benchmarks`, and its options.
         minutes: Of one core, about.
-        reads: The options that take the data folder or a file of it, each with the file.
+        reads: Whether the study takes `--data`, the folder of recordings.
         stores: Whether the study takes `--store`.
         draws: Whether it takes `--plot_path`.
         on_server: Whether it takes `--base_url`, the address of a live server.
@@ -47,7 +45,7 @@ class Study(NamedTuple):
 
     command: str
     minutes: int
-    reads: tuple[tuple[str, str], ...] = ()
+    reads: bool = False
     stores: bool = False
     draws: bool = False
     on_server: bool = False
@@ -55,26 +53,26 @@ class Study(NamedTuple):
 
 STUDIES: Mapping[str, Study] = {
     **{
-        f"real_{part}": Study(f"studies.real --part {part}", minutes, (("--data", ""),))
+        f"real_{part}": Study(f"studies.real --part {part}", minutes, reads=True)
         for part, minutes in (("votes", 3), ("confirmed", 2), ("chains", 1), ("budgets", 1), ("loops", 1))
     },
-    "certaindex": Study("studies.certaindex", 1, (("--data", ""),)),
-    "autotts": Study("studies.autotts", 10, (("--data", ""),), draws=True),
-    "rolling_replayed": Study("studies.rolling --part replayed", 1, (("--data", ""),)),
-    "rolling_live": Study("studies.rolling --part live", 2, (("--data", ""),)),
-    "deadlines": Study("studies.deadlines", 2, (("--data", ""),)),
-    "until": Study("studies.until", 5, (("--data", ""),)),
+    "certaindex": Study("studies.certaindex", 1, reads=True),
+    "autotts": Study("studies.autotts", 10, reads=True, draws=True),
+    "rolling_replayed": Study("studies.rolling --part replayed", 1, reads=True),
+    "rolling_live": Study("studies.rolling --part live", 2, reads=True),
+    "deadlines": Study("studies.deadlines", 2, reads=True),
+    "until": Study("studies.until", 5, reads=True),
     "orders": Study("studies.orders", 10),
     **{
-        part: Study(f"studies.tune --part {part}", minutes, (("--data", ""),))
+        part: Study(f"studies.tune --part {part}", minutes, reads=True)
         for part, minutes in (("few_questions", 4), ("at_once", 5), ("promises", 2))
     },
     "peers": Study("studies.peers --num_problems 150 --block 25", 35, stores=True),
     "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
-    "draft_target_a1": Study("studies.draft_target_a1", 20, (("--runs", RUNS),)),
-    "conformal_replay": Study("studies.conformal_replay", 5, (("--runs", RUNS), ("--alone", DRAFTS)), draws=True),
-    "queueing": Study("studies.queueing", 2, draws=True),
-    "search": Study("studies.search", 6),
+    "draft_target_a1": Study("studies.draft_target_a1", 20, reads=True),
+    "conformal_replay": Study("studies.conformal_replay", 5, reads=True, draws=True),
+    "queueing": Study("studies.queueing", 1, draws=True),
+    "search": Study("studies.search", 10),
     "eviction": Study("engines.eviction", 5),
     "vllm": Study("studies.vllm --num_problems 120 --block 8", 12, on_server=True),
     "vllm_one": Study("studies.vllm --num_problems 30 --block 1", 10, on_server=True),
@@ -103,8 +101,8 @@ def command_of(name: str, data: Path | None, base_url: str | None = None) -> lis
     command = [sys.executable, "-m", module_of(name), *options, "--json"]
     if (study.reads and data is None) or (study.on_server and base_url is None):
         return None
-    for option, file in study.reads:
-        command += [option, str(data / file)]
+    if study.reads:
+        command += ["--data", str(data)]
     if study.stores:
         command += ["--store", str(STORE / name)]
     if study.on_server:

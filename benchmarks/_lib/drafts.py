@@ -12,6 +12,8 @@ from scaffolding_ext.evaluation.logs.graded import recording_of
 from scaffolding_ext.evaluation.logs.samples import LoggedQuestion, LoggedSample
 from scaffolding_ext.evaluation.run.jsonl import read_rows
 
+RUNS = "r1_distill_8b_math500_draft_target.jsonl.gz"  # chains that the target helped
+ALONE = "r1_distill_8b_math500_draft_only.jsonl.gz"  # the same questions without the target
 CHUNK_TOKENS = 500  # of a chunk of the released chains, unless it is the last
 CHARACTERS = 4  # of a token, in a chain of one chunk
 

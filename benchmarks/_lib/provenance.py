@@ -1,9 +1,7 @@
-"""The origin of a result: the commit, the data with its SHA-256, every option, and the machine."""
+"""The origin of a result: the commit, every option, and the machine."""
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import os
 import platform
 import subprocess
@@ -13,7 +11,6 @@ from typing import Any
 import click
 
 ROOT = Path(__file__).parents[2]
-DATA = click.Path(exists=True, dir_okay=False, path_type=Path)  # an option of a file that is read
 PLACE = click.Path(path_type=Path)  # an option of where something is kept or drawn
 PAGES = (":(exclude,glob)benchmarks/results/**", ":(exclude,glob)docs/results/**", ":(exclude,glob)**/*.md")
 UNTOLD = ("as_json",)
@@ -22,33 +19,15 @@ UNTOLD = ("as_json",)
 def setting_of(context: click.Context) -> dict[str, Any]:
     """The setting of a run: its options, as they hold, and where and on what it runs.
 
-    A file that is read stands by its name and hash; places where something is written are left out.
+    A folder that is read stands by its name; places where something is written are left out.
     """
     setting: dict[str, Any] = {"commit": commit()}
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
-        if parameter.type is DATA:
-            setting[str(parameter.name)] = (
-                [described(path) for path in value] if parameter.multiple else described(value)
-            )
-        elif parameter.type is not PLACE and parameter.name not in UNTOLD:
-            setting[str(parameter.name)] = value.name if isinstance(value, Path) else value  # a folder's name
+        if parameter.type is not PLACE and parameter.name not in UNTOLD:
+            setting[str(parameter.name)] = value.name if isinstance(value, Path) else value
     machine = {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
     return setting | machine
-
-
-def described(path: Path | None) -> dict[str, str] | None:
-    """Name and SHA-256 of a file."""
-    return None if path is None else {"name": path.name, "sha256": sha256(path)}
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal; of a `.gz` file that of what it holds, since its own bytes vary."""
-    digest = hashlib.sha256()
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def commit(folder: Path = ROOT) -> str | None:

@@ -1,13 +1,12 @@
 """Take-over rates on recorded draft/target runs: what each way of calibrating would have decided, chunk by chunk.
 
-    python -m benchmarks.studies.conformal_replay --runs FILE.jsonl.gz --plot_path rates.png
+    python -m benchmarks.studies.conformal_replay --data FOLDER --plot_path rates.png
 
-A file has a row a chain: `question`, `answer`, and `turns` of `draft` (the chunk), `ppl` (its perplexity under the
+The file has a row a chain: `question`, `answer`, and `turns` of `draft` (the chunk), `ppl` (its perplexity under the
 target; null where nothing was scored) and `target` (what the target appended, or null). The chains ran under one rule;
 replaying another level says what would have been decided on these chunks, not what the chains would have become.
 Pools that grow meet all questions, one after the other, in random orders and without a calibration; a coin stands
 beside them. Ties are random.
-Without a file, runs are simulated: chunks of one question are alike, and scores drift from turn to turn.
 """
 
 from __future__ import annotations
@@ -17,14 +16,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks._lib.command import benchmark, plotted, size, track
-from benchmarks._lib.drafts import DraftedQuestion, read_drafts
+from benchmarks._lib.command import benchmark, plotted, recorded, size, track
+from benchmarks._lib.drafts import ALONE, RUNS, DraftedQuestion, read_drafts
 from benchmarks._lib.drawing import Figures, of, points
-from benchmarks._lib.provenance import DATA
 from benchmarks._lib.report import Report
 from scaffolding_ext.controllers.draft_target.adaptive import AdaptiveLevel
 from scaffolding_ext.controllers.draft_target.growing_rule import GrowingPools
@@ -103,19 +100,6 @@ def report_router(report: Report, helped: Sequence[DraftedQuestion], alone: Sequ
         report.difference(f"{name}: target tokens, share of all", np.where(routed, tokens, 0.0) / tokens.mean())
         by_chance = mean * right[0] + (1 - mean) * right[1]
         report.difference(f"{name}: points above chance", np.where(routed, *right), by_chance, scale=100)
-
-
-def simulated_runs(rng: np.random.Generator, num_questions: int = 60, num_chains: int = 16) -> Chunks:
-    """Chains: scores share their question's difficulty, drift upwards, and are higher where the answer is wrong."""
-    chunks = []
-    for question in range(num_questions):
-        difficulty = rng.normal(0, 0.2)
-        for _ in range(num_chains):
-            right = bool(rng.random() < 0.8 - difficulty)
-            for turn in range(min(15, rng.geometric(0.3))):
-                score = 0.5 + difficulty + 0.05 * np.sqrt(turn) - 0.05 * right + rng.normal(0, 0.12)
-                chunks.append((question, turn, float(score), right))
-    return Chunks.of(chunks)
 
 
 def own_p_values(chunks: Chunks, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -263,15 +247,14 @@ def plot(figures: Figures, path: Path) -> None:
         below(figure, panels[0], 3)
 
 
-@benchmark("studies.conformal_replay --runs FILE.jsonl.gz --plot_path rates.png")
-@click.option("--runs", type=DATA, help="File of recorded runs.")
-@click.option("--alone", type=DATA, help="The same questions without the target: a router by question is played.")
+@benchmark("studies.conformal_replay --data FOLDER")
+@recorded
 @size("--splits", 200, quick=4, help="Random halves of the questions.")
 @plotted
-def main(report: Report, runs: Path | None, alone: Path | None, splits: int, plot_path: Path | None) -> None:
+def main(report: Report, data: Path, splits: int, plot_path: Path | None) -> None:
     """Take-over rate by turn and level, for each way of calibrating, on recorded runs."""
-    recorded = None if runs is None else read_drafts(runs)
-    chunks = simulated_runs(report.rng) if recorded is None else scored_chunks(recorded)
+    helped, alone = (read_drafts(data / file) for file in (RUNS, ALONE))
+    chunks = scored_chunks(helped)
     report.setting |= {"questions": int(chunks.question.max()) + 1, "decisions": len(chunks.score)}
     counts: dict[str, Counts] = {}
     for tested, decided in chain(halves(chunks, splits, report.rng), growing(chunks, splits, report.rng)):
@@ -296,8 +279,7 @@ def main(report: Report, runs: Path | None, alone: Path | None, splits: int, plo
     right = np.bincount(chunks.question, chunks.right) / np.bincount(chunks.question)
     title = f"per_turn {level} chains right, rejected less accepted, within a question"
     counts["per_turn"].add_gap(report, title, chunks.right - right[chunks.question])
-    if recorded is not None and alone is not None:
-        report_router(report, recorded, read_drafts(alone))
+    report_router(report, helped, alone)
     if plot_path is not None:
         plot(report.figures, plot_path)
 

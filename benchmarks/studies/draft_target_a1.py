@@ -1,11 +1,11 @@
 """Measures A1's variants: pools of shorter chunks (figure 6), and pools made before and during the run.
 
-    python -m benchmarks.studies.draft_target_a1 --runs FILE --json
+    python -m benchmarks.studies.draft_target_a1 --data FOLDER --json
 
 *lengths*: at the paper's ratio of 500 to 700 tokens, pools of chunks of 34 tokens rank chunks of 48, beside pools of
 48, each made by other chains on the same questions. *orders*: every chunk is ranked among first ones, of all questions
-before the run (as published), or of the questions so far (`growing`). *recorded*: the first turns of A1's own runs
-(FILE, see `studies.conformal_replay`), each question's ranked among those of the others (marginal) or among each other
+before the run (as published), or of the questions so far (`growing`). *own runs*: the first turns of A1's own runs
+(see `studies.conformal_replay`), each question's ranked among those of the others (marginal) or among each other
 (conditional).
 
 A figure beside the rate of take-over is the accuracy of the predicted budget: 1 less the relative error of alpha times
@@ -20,12 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 
-from benchmarks._lib.command import benchmark, size
-from benchmarks._lib.drafts import read_drafts
-from benchmarks._lib.provenance import DATA
+from benchmarks._lib.command import benchmark, recorded, size
+from benchmarks._lib.drafts import RUNS, read_drafts
 from benchmarks._lib.report import Report
 from benchmarks.studies.conformal_replay import scored_chunks
 from scaffolding_ext import HuggingFaceWorker, Prompting, ScaffoldingLlm
@@ -165,7 +163,7 @@ def orders(report: Report, lab: Lab, num_chains: int) -> None:
         lab.add(report, f"first turns scored {name}, alpha {alpha}", own, rule)
 
 
-def recorded(report: Report, runs: Path) -> None:
+def own_runs(report: Report, runs: Path) -> None:
     """First turns of recorded runs, ranked among those of the other questions and among the question's own."""
     chunks = scored_chunks(read_drafts(runs))
     first = chunks.turn == 0
@@ -187,14 +185,13 @@ def recorded(report: Report, runs: Path) -> None:
         report.figure(f"{name}: accuracy of the predicted budget of all", of_all)
 
 
-@benchmark("studies.draft_target_a1")
-@click.option("--runs", type=DATA, help="A1's released runs.")
+@benchmark("studies.draft_target_a1 --data FOLDER")
+@recorded
 @size("--num_problems", 50, quick=2, help="Questions.", least=2)
 @size("--num_chains", 8, quick=2, help="Chains of a question.", least=2)
-def main(report: Report, runs: Path | None, num_problems: int, num_chains: int) -> None:
+def main(report: Report, data: Path, num_problems: int, num_chains: int) -> None:
     """Measure A1's variants."""
-    if runs is not None:
-        recorded(report, runs)
+    own_runs(report, data / RUNS)
     prompts = [sample.prompt for sample in load_dataset(EMBEDDED, num_samples=num_problems, seed=report.seed)]
     draft, target = (HuggingFaceWorker(f"tinylm/{tag}", max_batch_size=128) for tag in ("draft", "target"))
     with draft, target:

@@ -86,11 +86,24 @@ def probed_chains(rng: np.random.Generator) -> Iterable[dict[str, Any]]:
         yield row | {"answer": "7", "tokens": length, "probes": probes}
 
 
+def drafted(rng: np.random.Generator) -> Iterable[dict[str, Any]]:
+    """Four chains of each question, whose chunks the target scored, and some of which it wrote again."""
+    for number in range(12):
+        for answer in answers(4, rng):
+            last = {"draft": f"So \\boxed{{{answer}}}", "ppl": None, "target": None}
+            turns = [
+                {"draft": "x" * 2000, "ppl": float(ppl), "target": "y" * 200 if ppl > 1.4 else None}
+                for ppl in rng.uniform(1.1, 1.6, rng.integers(1, 5))
+            ]
+            yield {"question": f"question {number}", "answer": "7", "turns": [*turns, last]}
+
+
 def texts(rng: np.random.Generator) -> Iterable[dict[str, Any]]:
-    """Chains of which every second one repeats itself."""
-    for number in range(8):
+    """Two chains on each of the same questions, of which one repeats itself."""
+    for number in range(24):
         text = "The sum is 7. " * 400 if number % 2 else "So x = 2. \\boxed{2}"
-        yield {"question": f"question {number // 2}", "turns": [{"draft": text, "target": None}]}
+        turns = [{"draft": text, "ppl": None, "target": None}]
+        yield {"question": f"question {number // 2}", "answer": "7", "turns": turns}
 
 
 FILES = {
@@ -100,6 +113,7 @@ FILES = {
     "qwen3_chains.jsonl.gz": chains,
     "gemma4_12b_probes.jsonl.gz": probed_chains,
     "r1_distill_8b_math500_draft_only.jsonl.gz": texts,
+    "r1_distill_8b_math500_draft_target.jsonl.gz": drafted,
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import figures
-from benchmarks._lib.pages import result
 from benchmarks.check import results
 
 pytest.importorskip("torch")
@@ -20,9 +18,6 @@ pytest.importorskip("torch")
 
 @pytest.mark.parametrize("name", figures.STUDIES)
 def test_the_study_takes_the_options(name: str, tmp_path: Path) -> None:
-    study = figures.STUDIES[name]
-    for file in filter(None, (file for _, file in study.reads)):
-        (tmp_path / file).write_text("{}\n", encoding="utf-8")
     command = figures.command_of(name, tmp_path, "http://server/v1")
     assert command is not None
     python, _, module, *options = command
@@ -30,14 +25,6 @@ def test_the_study_takes_the_options(name: str, tmp_path: Path) -> None:
     main = importlib.import_module(module).main
     context = main.make_context(module, options)  # parses the options, and runs nothing
     assert context.params["as_json"]
-
-
-@pytest.mark.parametrize("name", sorted(set(figures.STUDIES) & set(results())))
-def test_the_command_reads_the_files_that_the_kept_result_read(name: str, tmp_path: Path) -> None:
-    command = figures.command_of(name, tmp_path, "http://server/v1")
-    assert command is not None
-    files = re.findall(r'"name": "([^"]+)", "sha256"', json.dumps(result(name)["setting"]))
-    assert {Path(each).name for each in command} >= set(files)
 
 
 def test_every_kept_result_has_a_command() -> None:

@@ -23,7 +23,7 @@ SCRIPTS = sorted(
     }
     - {*ON_A_SERVER}
 )
-RECORDED = {study.command.split()[0] for study in STUDIES.values() if ("--data", "") in study.reads}
+RECORDED = {study.command.split()[0] for study in STUDIES.values() if study.reads}
 PLOTTED = {study.command.split()[0] for study in STUDIES.values() if study.draws}
 EXTRA = {
     "studies.demo": ("--num_problems", "20", "--model", "tinylm/draft"),

@@ -1,16 +1,13 @@
-"""Every setting says which commit ran, and on which data."""
+"""Every setting says which commit ran, with its options."""
 
-import gzip
-import hashlib
 import json
 import subprocess
 
-import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks._lib.command import benchmark, plotted, size
-from benchmarks._lib.provenance import DATA, commit, sha256
+from benchmarks._lib.command import benchmark, plotted, recorded, size
+from benchmarks._lib.provenance import commit
 
 
 def git(folder, *arguments):
@@ -40,34 +37,23 @@ def test_the_commit_is_none_outside_git_and_dirty_where_tracked_files_differ(tmp
     assert commit(tmp_path) == f"{head}-dirty"
 
 
-def test_a_gzipped_file_has_the_hash_of_what_it_holds(tmp_path):
-    plain, packed = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.gz"
-    plain.write_bytes(b"rows\n")
-    packed.write_bytes(gzip.compress(b"rows\n", 1))
-    assert sha256(plain) == sha256(packed) == hashlib.sha256(b"rows\n").hexdigest()
-
-
-@benchmark("studies.none --samples FILE")
-@click.option("--samples", type=DATA)
-@click.option("--gold", type=DATA, multiple=True)
+@benchmark("studies.none --data FOLDER")
+@recorded
 @size("--num_rows", 100, quick=5, help="Rows.")
 @plotted
-def none(report, samples, gold, num_rows, plot_path):
+def none(report, data, num_rows, plot_path):
     """A benchmark of nothing."""
     report.setting["extra"] = num_rows
     report.figure("rows", num_rows)
 
 
 @pytest.mark.parametrize(("given", "rows"), [((), 100), (("--quick",), 5), (("--num_rows", "7", "--quick"), 7)])
-def test_a_setting_holds_options_as_they_hold_and_data_by_name_and_hash(tmp_path, given, rows):
-    data = tmp_path / "rows.jsonl"
-    data.write_text("rows\n")
-    arguments = ["--json", "--seed", "3", "--samples", str(data), "--gold", str(data), "--plot_path", "p.png", *given]
+def test_a_setting_holds_options_as_they_hold_and_data_by_name(tmp_path, given, rows):
+    arguments = ["--json", "--seed", "3", "--data", str(tmp_path), "--plot_path", "p.png", *given]
     run = CliRunner().invoke(none, arguments, catch_exceptions=False)
     document = json.loads(run.output)
     setting = document["setting"]
     assert (setting["num_rows"], setting["extra"], setting["seed"], setting["commit"]) == (rows, rows, 3, commit())
-    assert setting["samples"] == {"name": "rows.jsonl", "sha256": sha256(data)}
-    assert setting["gold"] == [setting["samples"]]
+    assert setting["data"] == tmp_path.name
     assert "plot_path" not in setting
     assert document["figures"]["rows"]["value"] == rows
