@@ -70,7 +70,7 @@ STUDIES: Mapping[str, Study] = {
     "peers": Study("studies.peers --num_problems 150 --block 25", 35, stores=True),
     "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
     "draft_target_a1": Study("studies.draft_target_a1", 20, reads=True),
-    "conformal_replay": Study("studies.conformal_replay", 5, reads=True, draws=True),
+    "conformal_replay": Study("studies.conformal_replay", 1, reads=True, draws=True),
     "queueing": Study("studies.queueing", 1, draws=True),
     "search": Study("studies.search", 10),
     "eviction": Study("engines.eviction", 5),

@@ -610,7 +610,6 @@ def missing_checks(store: Path | None, only: Sequence[str]) -> tuple[list[Line],
 @click.option(
     "--limit_seconds", default=120.0, show_default=True, help="Seconds that a check may take, without loading."
 )
-@click.option("--budget_seconds", type=float, help="Seconds after which no further check begins; none by default.")
 @click.option("--store", type=PLACE, help="JSONL file of the lines; what passed there is not repeated.")
 @click.option("--only", multiple=True, help="Names of checks, as functions of this file are called; all by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; the lines go to stderr.")
@@ -621,7 +620,6 @@ def main(
     for_model: str | None,
     kv_cache_fraction: float,
     limit_seconds: float,
-    budget_seconds: float | None,
     store: Path | None,
     only: tuple[str, ...],
     as_json: bool,
@@ -631,7 +629,6 @@ def main(
     if unknown:
         names = ", ".join(check.__name__ for check in CHECKS)
         raise click.UsageError(f"--only names {', '.join(sorted(unknown))}; known: {names}")
-    ends_at = math.inf if budget_seconds is None else time.monotonic() + budget_seconds
     bench = Bench(model, kv_cache_fraction)
     lines, left = missing_checks(store, only)
     needs = None
@@ -644,7 +641,7 @@ def main(
             needs = ModelNeeds.of(for_model)
             for text in (f"{for_model}: {needs}", *map(needs.on, cards())):
                 say(text)
-        while left and time.monotonic() < ends_at and not bench.is_broken:
+        while left and not bench.is_broken:
             lines.append(line_of(left.pop(0), bench, limit_seconds))
             if store is not None:
                 store.parent.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 import click
 import numpy as np
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from benchmarks._lib.command import benchmark, kept, stored
 from benchmarks._lib.report import Report
@@ -133,9 +135,6 @@ class Parts:
     @cached_property
     def _network(self) -> Any:
         """A randomly initialised Llama on its device, with this package's attention."""
-        import torch
-        from transformers import LlamaConfig, LlamaForCausalLM
-
         torch.manual_seed(self._seed)
         default = torch.get_default_dtype()
         torch.set_default_dtype(self._dtype)
@@ -150,8 +149,6 @@ class Parts:
 
     @property
     def _dtype(self) -> Any:
-        import torch
-
         return torch.bfloat16 if self._on_gpu else torch.float32
 
     @cached_property
@@ -160,8 +157,6 @@ class Parts:
         return {"model": self._network, "tokenizer": tokenizer, "prefill_chunk": 2048, "tokens_per_block": BLOCK}
 
     def machine(self) -> Figures:
-        import torch
-
         width, num_bytes = (8192, 2**32) if self._on_gpu else (512, 2**26)
         factor = torch.ones(width, width, device=self._device, dtype=self._dtype)
         source = torch.ones(num_bytes, dtype=torch.uint8, device=self._device)
@@ -190,11 +185,13 @@ class Parts:
         for number in range(-1, self._sizes.rounds):  # the first round of a shape is slow, and not counted
             prefix = _prompt(number, prefix_len)
             for switch in SWITCHES if number % 2 else reversed(SWITCHES):
-                self._forget_peak()
+                if self._on_gpu:
+                    torch.cuda.reset_peak_memory_stats(self._device)
                 taken = branch_and_judge(options, switch, written[switch], prefix, num_tokens, 1000 + number)
                 if number >= 0:
                     seconds[switch].append(taken)
-                    peaks[switch] = max(peaks[switch], self._peak())
+                if self._on_gpu:
+                    peaks[switch] = max(peaks[switch], torch.cuda.max_memory_allocated(self._device) / 1e9)
         found: Figures = {}
         for switch in SWITCHES:
             name = f"{prefix_len} + {num_tokens} tokens: {switch}"
@@ -222,15 +219,11 @@ class Parts:
             return self._rate(work, len(prompts))
 
     def _generate(self, prompts: list[list[int]]) -> float:
-        import torch
-
         ids, num = torch.tensor(prompts, device=self._device), self._sizes.num_tokens
         fields = {"do_sample": False, "min_new_tokens": num, "max_new_tokens": num, "pad_token_id": 0}
         return self._theirs(lambda: self._network.generate(ids, attention_mask=torch.ones_like(ids), **fields), prompts)
 
     def _generate_batch(self, prompts: list[list[int]]) -> float | None:
-        from transformers import GenerationConfig
-
         if not self._on_gpu or not hasattr(self._network, "generate_batch"):  # on a CPU it takes seconds a token
             return None
         fields = {"max_new_tokens": self._sizes.num_tokens, "do_sample": False, "eos_token_id": -1, "pad_token_id": 0}
@@ -261,22 +254,7 @@ class Parts:
 
     def _wait(self) -> None:
         if self._on_gpu:
-            import torch
-
             torch.cuda.synchronize(self._device)
-
-    def _forget_peak(self) -> None:
-        if self._on_gpu:
-            import torch
-
-            torch.cuda.reset_peak_memory_stats(self._device)
-
-    def _peak(self) -> float:
-        if not self._on_gpu:
-            return 0.0
-        import torch
-
-        return torch.cuda.max_memory_allocated(self._device) / 1e9
 
 
 def _prompt(number: int, length: int) -> list[int]:
@@ -301,8 +279,6 @@ PARTS = ("machine", "parity", "sharing", "engine")
 @stored
 def main(report: Report, device: str, shape: str, only: tuple[str, ...], store: Path | None) -> None:
     """Time the transformers engine on random weights of a shape, without TensorRT-LLM or a hub."""
-    import torch
-
     name = torch.cuda.get_device_name(device) if torch.cuda.is_available() else "cpu"
     report.setting |= {"device_name": name, "torch": torch.__version__}
     parts = Parts(device, shape, report.seed)

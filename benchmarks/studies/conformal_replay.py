@@ -62,24 +62,18 @@ class Chunks(NamedTuple):
     score: Floats
     right: Floats
 
-    @classmethod
-    def of(cls, rows: list[tuple[int, int, float, bool]]) -> Chunks:
-        """From (question, turn, score, right) of each chunk."""
-        question, turn, score, right = (np.array(column) for column in zip(*sorted(rows), strict=True))
-        return cls(question, turn, score.astype(float), right.astype(float))
-
 
 def scored_chunks(questions: Sequence[DraftedQuestion]) -> Chunks:
     """The scored chunks of recorded runs."""
-    return Chunks.of(
-        [
-            (number, turn, chunk.score, is_right)
-            for number, question in enumerate(questions)
-            for chunks, is_right in zip(question.chains, question.right, strict=True)
-            for turn, chunk in enumerate(chunks)
-            if chunk.score is not None
-        ]
-    )
+    rows = [
+        (number, turn, chunk.score, is_right)
+        for number, question in enumerate(questions)
+        for chunks, is_right in zip(question.chains, question.right, strict=True)
+        for turn, chunk in enumerate(chunks)
+        if chunk.score is not None
+    ]
+    question, turn, score, right = (np.array(column) for column in zip(*sorted(rows), strict=True))
+    return Chunks(question, turn, score.astype(float), right.astype(float))
 
 
 def report_router(report: Report, helped: Sequence[DraftedQuestion], alone: Sequence[DraftedQuestion]) -> None:

@@ -15,7 +15,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from transformers import PreTrainedTokenizerFast
 
 from benchmarks.tinylm.chains import Segment, sample_chain, written_check
 from benchmarks.tinylm.tokenizer import END
@@ -31,11 +35,6 @@ from scaffolding_ext.tinylm.grammar import (
     Problem,
     sample_problem,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    from transformers import PreTrainedTokenizerFast
 
 NUM_PROBES, NUM_CLOSES = 3, 1  # a chain, each after any of its tokens
 NUM_VERDICTS = 2  # a chain: at its end, and where another answer is believed
@@ -85,8 +84,6 @@ class Batch(NamedTuple):
 
     def mask(self) -> npt.NDArray[np.bool_]:
         """The tokens that each token sees, of shape (rows, 1, length, length); padding sees only padding."""
-        import numpy as np
-
         length = self.ids.shape[1]
         own = self.branches[:, :, None] == self.branches[:, None, :]
         chain = (self.branches == 0)[:, None, :] & (np.arange(length) < self.cuts[:, :, None])
@@ -211,8 +208,6 @@ class ExampleStream:
         return ids
 
     def _pad(self, examples: list[Example]) -> Batch:
-        import numpy as np
-
         length = -(-max(len(example.ids) for example in examples) // _LEN_STEP) * _LEN_STEP
         shape = (len(examples), length)
         batch = Batch(*(np.full(shape, padding, np.int64) for padding in (self._pad_id, IGNORED, 0, -1, 0)))

@@ -6,14 +6,12 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from benchmarks.tinylm.chains import sample_chain, written_check
 from scaffolding_ext.tinylm.grammar import CHECK, CLOSE, HEDGE, PROBE, VERDICT, YES, sample_problem
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
 
 PAD, END, USER, ASSISTANT = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
@@ -29,9 +27,6 @@ CHAT_TEMPLATE = (
 
 def build_tokenizer(seed: int = 1, vocab_size: int = 512, num_texts: int = 6000) -> PreTrainedTokenizerFast:
     """Train the tokenizer on text of the grammar; digits, marks and names of methods are single tokens."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

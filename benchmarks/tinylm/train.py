@@ -11,17 +11,15 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks.tinylm.data import IGNORED, Batch, ExampleStream
 from benchmarks.tinylm.tokenizer import CONTEXT_LEN, build_tokenizer, save_tokenizer
 from scaffolding_ext.tinylm.grammar import GRAMMAR_VERSION, MAX_NUM_STEPS
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 EXAMPLES_PER_ROUND = 3000
 BATCH_TOKENS = 3072  # padding included
@@ -50,9 +48,6 @@ SHAPES = {"target": Shape(128, 384, 4, 4, 4400), "draft": Shape(96, 288, 3, 3, 2
 
 def build_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
     """A randomly initialised Llama of the given shape for the tokenizer's vocabulary."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=-(-len(tokenizer) // 8) * 8,
@@ -73,8 +68,6 @@ def build_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> 
 
 def build_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for embeddings and norms."""
-    import torch
-
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     return [
@@ -102,8 +95,6 @@ def batches_of(stream: ExampleStream, seed: int) -> Iterator[Batch]:
 
 def train_step(model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], batch: Batch, scale: float) -> float:
     """One optimisation step; returns the mean loss of the learnt tokens in nats."""
-    import torch
-
     ids, labels, positions = map(torch.from_numpy, batch[:3])
     mask = torch.from_numpy(batch.mask())
     logits = model(input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False).logits
@@ -148,8 +139,6 @@ def train(
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, log: dict[str, Any]) -> None:
     """Write half-precision safetensors that load as float32, the tokenizer and the training log."""
-    import torch
-
     half = {name: tensor.to(torch.float16) for name, tensor in model.state_dict().items()}
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
@@ -177,8 +166,6 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights and of the data.")
 def main(model_name: str | None, output_path: Path, num_steps: int | None, seed: int) -> None:
     """Train the tokenizer and MODEL (target or draft; both where none is named) into a folder of its name."""
-    import torch
-
     torch.set_num_threads(1)
     tokenizer = build_tokenizer()
     for name in [model_name] if model_name else SHAPES:
