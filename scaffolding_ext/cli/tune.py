@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,8 +39,8 @@ def _cost(ctx: click.Context, param: click.Parameter, text: str) -> str | Price:
     return text if text in _COSTS else Price(*parsed_numbers(text, 3, what, "0.5,0.05,2"))
 
 
-def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
-    """Parse tokens, or a share of those of all samples: `25%` is returned as -0.25."""
+def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> Callable[[float], float] | None:
+    """Parse tokens, or a percentage, into a function: the budget as a share of the cost of all samples."""
     if text is None:
         return None
     number, percent, rest = text.partition("%")
@@ -52,7 +53,7 @@ def _budget(ctx: click.Context, param: click.Parameter, text: str | None) -> flo
             f"invalid budget {text!r}: expected the tokens of all recorded questions together (2000000), or a share of "
             "those of all samples (25%)"
         )
-    return -value / 100 if percent else value
+    return (lambda cost: value / 100) if percent else (lambda cost: value / cost)
 
 
 class Logs(NamedTuple):
@@ -139,7 +140,7 @@ def tune(
     logs: Logs,
     max_loss: float,
     confidence: float | None,
-    budget: float | None,
+    budget: Callable[[float], float] | None,
     source: str | None,
     output_path: Path | None,
     report_path: Path | None,
@@ -174,7 +175,7 @@ def tune(
         stage = f"choosing among {len(plays.played):,} settings, and resampling the questions"
         goal: Goal = Cheapest(max_loss / 100)
         if budget is not None:
-            goal = MostAccurate(-budget if budget < 0 else budget / float(plays.full.costs[plays.cost].sum()))
+            goal = MostAccurate(budget(float(plays.full.costs[plays.cost].sum())))
         stack = base or plays.recording.stack
         found = tuned(plays, goal, max_loss=max_loss / 100, confidence=confidence, base=stack)
     if found is None:

@@ -344,6 +344,15 @@ def test_a_budget_and_prices_and_seconds(tmp_path: Path) -> None:
         assert json.loads(result.stdout)["chosen"]["cost_share"] <= 1
 
 
+def test_a_budget_of_tokens_is_one_of_as_large_a_share(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.jsonl", 20)
+    samples = (sample for line in log.read_text().splitlines() for sample in json.loads(line)["samples"])
+    total = sum(sample["output_tokens"] for sample in samples)
+    share, tokens = (run("tune", log, "--json", "--budget", each).stdout for each in ("50%", total / 2))
+    assert share == tokens
+    assert json.loads(share)["chosen"]["cost_share"] < 1
+
+
 def test_a_stack_that_cannot_be_replayed_is_refused(log: Path) -> None:
     for stack, why in {
         "configs:kv_share_branching": "is a KVShareBranchingController; replay plays NativeGenerationController",

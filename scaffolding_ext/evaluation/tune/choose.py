@@ -31,7 +31,6 @@ from scaffolding_ext.stats.learn_then_test import learn_then_test, questions_nee
 LEAST_QUESTIONS = 50  # below, a choice is worse than the default: benchmarks/studies/tune.py
 _NUM_SPLITS = 10
 _NUM_RESAMPLES = 60
-_NUM_REPEATS = 40  # choices on resampled questions
 _ROUNDING = 1e-9
 
 
@@ -155,34 +154,6 @@ def is_too_small(plays: Replay, goal: Goal) -> bool:
     recording = plays.recording
     is_covered = isinstance(goal, Cheapest) and plays.cost not in PATHS
     return is_covered and recording.num_samples > 1 and len(recording.questions) < LEAST_QUESTIONS
-
-
-class Stability(NamedTuple):
-    """Choices on resampled groups.
-
-    Attributes:
-        same: Share of them that choose the same setting as all groups.
-        least: Share of the full cost under the cheapest of the middle 90 % of choices; `most` under the dearest.
-    """
-
-    same: float
-    least: float
-    most: float
-
-
-def stability(plays: Replay, goal: Goal, setting: Setting) -> Stability:
-    """Let the goal choose again on bootstrap resamples of the groups."""
-    settings, found = candidates_of(plays, plays.lists)
-    rng, num_groups = plays.rng(7), len(found.sizes)
-    same, costs = 0, []
-    for _ in range(_NUM_REPEATS):
-        weights = np.bincount(rng.integers(0, num_groups, num_groups), minlength=num_groups).astype(float)
-        index = goal.chosen(found, weights, rng)
-        again = plays.all_samples if index is None else settings[index]
-        same += again is setting
-        costs.append(float(plays.cost_of(plays.played[again]).sum() / plays.cost_of(plays.full).sum()))
-    least, most = np.quantile(costs, [0.05, 0.95]).tolist()
-    return Stability(same / _NUM_REPEATS, least, most)
 
 
 def cross_validated(

@@ -16,12 +16,10 @@ from scaffolding_ext.evaluation.tune.choose import (
     Cheapest,
     Goal,
     Promise,
-    Stability,
     chosen,
     cross_validated,
     is_too_small,
     promised,
-    stability,
 )
 from scaffolding_ext.evaluation.tune.costs import COSTS
 from scaffolding_ext.evaluation.tune.replay import Replay
@@ -41,7 +39,6 @@ from scaffolding_ext.stack.config import StackConfig
 from scaffolding_ext.stats.intervals import Estimate
 
 _NAME_WIDTH = 25
-_STABLE = 0.9  # share of equal choices
 _BY_THESE = "chosen by these"
 _UNTRIED = {
     "targets": "gold answers",
@@ -62,7 +59,6 @@ class Tuned:
             promise.
         rows: Lines of the table; the last one is the setting, on questions that had no part in its choice.
         not_taken: The choice on too few questions.
-        stability: Of the choice.
     """
 
     plays: Replay
@@ -72,7 +68,6 @@ class Tuned:
     promise: Promise | None = None
     base: StackConfig | None = None
     not_taken: Setting | None = None
-    stability: Stability | None = None
 
     @cached_property
     def frontier(self) -> list[FrontierRow]:
@@ -118,8 +113,6 @@ class Tuned:
         yield table_of(self.rows, self.plays)
         yield ""
         yield from remarks_on(self.plays)
-        if self.stability is not None and self.stability.same < _STABLE:
-            yield _unstable(self.stability)
         yield ""
         yield from self.advice
 
@@ -134,7 +127,6 @@ class Tuned:
             "baselines": [figures_of(row) for row in self.rows[:-1]],
             "frontier": [{**row._asdict(), "setting": str(row.setting)} for row in self.frontier],
             "not_taken": None if self.not_taken is None else str(self.not_taken),
-            "stability": None if self.stability is None else self.stability._asdict(),
             "num_questions": len(plays.recording.questions),
             "measure": plays.recording.measure,
             "cost": plays.cost,
@@ -211,13 +203,12 @@ def tuned(
     if setting is None:
         return None
     named, judged = baselines(plays, goal), cross_validated(plays, goal)
-    steady = stability(plays, goal, setting)
     if not is_too_small(plays, goal):
         rows = rows_of(plays, {**named, "advice": judged})
-        return Tuned(plays, goal, setting, rows, None, base, stability=steady)
+        return Tuned(plays, goal, setting, rows, None, base)
     own = plays.default
     rows = rows_of(plays, {**named, _BY_THESE: judged, "advice: the default": plays.played[own]})
-    return Tuned(plays, goal, own, rows, None, base, setting, steady)
+    return Tuned(plays, goal, own, rows, None, base, setting)
 
 
 def _better(rows: Sequence[TableRow]) -> list[str]:
@@ -237,13 +228,6 @@ def _gained(row: TableRow, plays: Replay) -> str:
     measure = "accuracy" if plays.recording.measure == "accuracy" else "agreement with all samples"
     cost = saved(row.cost_share.value, row.cost_share[1:])
     return f"{what[0].upper()}{what[1:]}: {cost}; {measure}: {points_of(row.points)} points"
-
-
-def _unstable(found: Stability) -> str:
-    return (
-        f"More questions settle the choice: {100 * (1 - found.same):.0f} % of resamples choose another setting, "
-        f"from {saved(found.most)} to {saved(found.least)}."
-    )
 
 
 def table_of(rows: Sequence[TableRow], plays: Replay) -> str:

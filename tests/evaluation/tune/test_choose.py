@@ -127,16 +127,3 @@ def test_a_budget_a_promise_or_another_goal_is_not_overruled() -> None:
     assert promise is not None
     assert promise.setting is not plays.default
     assert not is_too_small(Replay(recording(20), "critical"), Cheapest(0.003)), "a default that waits is no default"
-
-
-def test_a_choice_that_changes_with_the_questions_says_so() -> None:
-    """Of mixed votes, resamples choose now one setting, now another; if all samples are right, always one sample."""
-    for num_samples, ability, is_stable in ((4, 0.7, False), (2, 9.0, True)):
-        plays = Replay(recording(60, num_samples, ability=ability))
-        plays.try_all()
-        found = tuned(plays, Cheapest(0.003))
-        assert found is not None
-        assert found.stability is not None
-        assert (found.stability.same >= 0.9) is is_stable
-        assert any("More questions settle the choice" in line for line in found.lines()) is not is_stable
-        assert found.stability.least <= found.stability.most
