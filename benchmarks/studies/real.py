@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -227,9 +229,17 @@ def confirmed(report: Report, data: Path) -> None:
 
 def chains(report: Report, data: Path) -> None:
     """Gemma-4-12B: stops and cuts on a random set of GPQA."""
-    recording = read_recording([data / GEMMA], num_samples=1)
-    own = [index for index, run in enumerate(recording.runs) if run == RANDOM_SET]
-    add_stops(report, "GPQA", of_questions(recording, own))
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "chains.jsonl"
+        rows = [row.value for row in read_rows(data / GEMMA) if row.value["set"] == RANDOM_SET]
+        copy.write_text("\n".join(json.dumps(_with_sample(row)) for row in rows), encoding="utf-8")
+        add_stops(report, "GPQA", read_recording([copy], num_samples=1))
+
+
+def _with_sample(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a chain as a question with one sample, whose answer is that at its last probe."""
+    sample = {"answer": row["probes"][-1]["answer"], "output_tokens": row["tokens"], "probes": row["probes"]}
+    return {"id": row["question"], "task": row["task"], "target": row["answer"], "samples": [sample]}
 
 
 # ---- budgets

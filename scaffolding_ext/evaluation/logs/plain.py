@@ -1,4 +1,4 @@
-"""Read plain rows: a question with samples, one sample, or a probed chain each (schema in `docs/tune.md`)."""
+"""Read plain rows: a question with samples, or one sample each (schema in `docs/tune.md`)."""
 
 from __future__ import annotations
 
@@ -73,19 +73,14 @@ class _SampleRow(_Named, _Sample):
     target: Text | None = None
 
 
-class _Chain(_Named):
-    tokens: Tokens = Field(validation_alias=AliasChoices("output_tokens", "tokens", "num_tokens"))
-    probes: Annotated[list[_Probe], Field(min_length=1)]
-
-
 def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
-    """Read rows that are all of one kind: with `samples` or `probes`, or with the `text` or `answer` of one.
+    """Read rows that are all of one kind: with `samples`, or with the `text` or `answer` of one.
 
     Raises:
         DatasetError: A row is of no known kind, or a field is missing or wrong; it names file, line, and the given and
             allowed values.
     """
-    kinds = {"samples": _of_samples, "probes": _of_chains, "text": _of_rows, "answer": _of_rows}
+    kinds = {"samples": _of_samples, "text": _of_rows, "answer": _of_rows}
     every = list(rows)
     if not every:
         raise DatasetError(f"{name} is empty; give one question per line, with its `samples`")
@@ -94,7 +89,7 @@ def read_plain(rows: Iterable[Row], name: str, fingerprint: str) -> Log:
         problem = every[0].problem or f"has the fields {', '.join(sorted(every[0].value)) or 'of an empty object'}"
         raise DatasetError(
             f"{name}, line {every[0].number}: {problem}; a row of a recording has `samples` (a question with all "
-            "its samples), `text` or `answer` (one sample), or `probes` (a chain with its probes)"
+            "its samples), or `text` or `answer` (one sample)"
         )
     for row in every:
         if row.problem is not None:
@@ -152,17 +147,6 @@ def _sample(found: _Sample) -> LoggedSample:
         tokens = found.probes[-1].tokens if tokens is None else tokens
         probes = _probed(found.probes, tokens)
     return LoggedSample(answer, found.correct, tokens, found.seconds, logprob, found.reward, probes)
-
-
-def _of_chains(rows: Sequence[Row], name: str) -> list[LoggedQuestion]:
-    """Group chains by run, task and question; a chain is a sample, with the answer at its last probe."""
-    questions = []
-    for row in rows:
-        found: _Chain = _parsed(_Chain, row, name)
-        probes = _probed(found.probes, found.tokens)
-        sample = LoggedSample(found.probes[-1].answer, None, found.tokens, probes=probes)
-        questions.append(LoggedQuestion(found.id, found.target, [sample], found.run, found.task))
-    return merged(questions, name)
 
 
 def _probed(rows: Sequence[_Probe], length: int) -> ChainProbes:

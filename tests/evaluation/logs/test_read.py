@@ -109,12 +109,20 @@ def test_an_answer_is_extracted_from_a_text_that_has_none_beside_it(tmp_path: Pa
     assert read(tmp_path / "log.jsonl", [row]).questions[0].classes.tolist() == [0, -1]
 
 
-def test_a_chain_a_line_is_a_sample_of_its_question(tmp_path: Path) -> None:
-    def chain(seed: int, last: str) -> Row:
-        looks = [{"tokens": 0, "answer": "B", "p": 0.25}, {"tokens": 50, "answer": last, "p": 0.9}]
-        return {"set": "s", "task": "t", "seed": seed, "question": "q", "answer": "A", "tokens": 60, "probes": looks}
+def test_a_sample_a_line_may_have_probes(tmp_path: Path) -> None:
+    def row(last: str) -> Row:
+        probes = [{"tokens": 0, "answer": "B", "p": 0.25}, {"tokens": 50, "answer": last, "p": 0.9}]
+        return {
+            "run": "s",
+            "task": "t",
+            "id": "q",
+            "target": "A",
+            "answer": last,
+            "output_tokens": 60,
+            "probes": probes,
+        }
 
-    recording = read(tmp_path / "log.jsonl", [chain(0, "A"), chain(1, "C")])
+    recording = read(tmp_path / "log.jsonl", [row("A"), row("C")])
     question = recording.questions[0]
     assert (question.run, question.num_samples, question.tokens.tolist()) == ("s", 2, [60, 60])
     assert question.correct.tolist() == [True, False]

@@ -45,10 +45,6 @@ def test_numbers_that_are_not_finite_are_refused_with_their_line(tmp_path: Path,
         ("log.jsonl", [{"id": "a", "target": target, "samples": [{"answer": "4"}]} for target in "45"]),
         ("log.jsonl", [{"id": "a", "target": target, "answer": "4"} for target in "45"]),
         ("log.jsonl", [{"id": "a", "target": target, "text": "\\boxed{4}"} for target in "45"]),
-        (
-            "log.jsonl",
-            [{"id": "a", "answer": target, "tokens": 9, "probes": [{"tokens": 5, "answer": "4"}]} for target in "45"],
-        ),
         ("log.jsonl", [{"id": "a", "target": "4", "answer": "4"}, {"id": "a", "answer": "5"}]),
     ],
 )
