@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from scaffolding_ext.cli.main import main
 from scaffolding_ext.evaluation.compare.finished_run import read_run
+from scaffolding_ext.evaluation.logs.read import read_recording
 from scaffolding_ext.evaluation.run.records import Record, read_records
 
 NUM_QUESTIONS, BUDGET = 20, 4000
@@ -121,12 +122,12 @@ def test_tune_refuses_samples_that_a_budget_chose_with_the_way_to_equally_many()
     assert not Path("tuned.yaml").exists()
     (advised,) = re.findall(r"scaffolding-ext (eval .*) --output_path NEW_FOLDER", told)
     call(*advised.split(), "--output_path", "whole")
-    call("tune", "whole", "--num_samples", "16")
+    assert read_recording(["whole"], num_samples=16).num_samples == 16
 
 
 def test_samples_of_a_budget_that_bought_all_of_them_are_tuned() -> None:
     call(*RUN, "run", "--total_tokens", "1000000")
-    call("tune", "run", "--num_samples", "16")
+    assert read_recording(["run"], num_samples=16).num_samples == 16
 
 
 def test_the_spending_does_not_depend_on_what_runs_at_once() -> None:
