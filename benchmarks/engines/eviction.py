@@ -122,7 +122,7 @@ def stressed(rng: np.random.Generator, max_cached: int = 2000, num_evicted: int 
 
 @benchmark("engines.eviction")
 @click.option("--model", default="tinylm/target", show_default=True, help="The model.")
-@size("--num_questions", 12, quick=2, help="Questions of each load.")
+@size("--num_questions", 12, quick=1, help="Questions of each load.")
 @size("--num_blocks", 20, quick=20, help="Blocks of the cache; twice as many for plain prompts between branches.")
 def main(report: Report, model: str, num_questions: int, num_blocks: int) -> None:
     """Prefilled tokens by the order of eviction, and what the frontier of a search is worth beside least recent use."""

@@ -12,6 +12,7 @@ import time
 
 import click
 import numpy as np
+import torch
 
 from benchmarks._lib.command import benchmark, size
 from benchmarks._lib.report import Report
@@ -21,10 +22,13 @@ from scaffolding_ext.protocol import GenerationTask
 MOST_OVERHEAD = 0.1  # of a request's seconds, beside the bare LLM
 
 
-def worker_beside_llm(
-    report: Report, model: str, num_requests: int, num_tokens: int, repetitions: int, on_gpu: bool
-) -> None:
-    """Seconds of the same requests through TRTLLMWorker and through a bare `LLM.generate_async`."""
+@benchmark("gpu.speed --model /models/small", fails=True)
+@click.option("--model", default="tinylm/draft", show_default=True, help="A checkpoint that TensorRT-LLM serves.")
+@size("--num_tokens", 256, quick=32, help="Tokens that each request decodes.")
+@size("--num_requests", 64, quick=8, help="Requests that run at once.")
+@size("--repetitions", 8, quick=2, help="Rounds of each side.", least=2)
+def main(report: Report, model: str, num_requests: int, num_tokens: int, repetitions: int) -> None:
+    """Time TRTLLMWorker beside a bare LLM; on a GPU, the exit code is 1 if it takes more than a tenth longer."""
     with TRTLLMWorker(model, max_seq_len=1024) as worker:
         loaded = worker._loaded
         prompts = [
@@ -69,20 +73,8 @@ def worker_beside_llm(
     report.figure("TRTLLMWorker: microseconds more a request", 1e6 * float(more) / num_requests)
     share = float(more / np.median(seconds["bare"]))
     report.figure("TRTLLMWorker: share of the seconds more", share)
-    if on_gpu:
+    if torch.cuda.is_available():
         report.bar("TRTLLMWorker: share of the seconds more", share, "<=", MOST_OVERHEAD)
-
-
-@benchmark("gpu.speed --model /models/small", fails=True)
-@click.option("--model", default="tinylm/draft", show_default=True, help="A checkpoint that TensorRT-LLM serves.")
-@size("--num_tokens", 256, quick=32, help="Tokens that each request decodes.")
-@size("--num_requests", 64, quick=8, help="Requests that run at once.")
-@size("--repetitions", 8, quick=2, help="Rounds of each side.", least=2)
-def main(report: Report, model: str, num_requests: int, num_tokens: int, repetitions: int) -> None:
-    """Time TRTLLMWorker beside a bare LLM; on a GPU, the exit code is 1 if it takes more than a tenth longer."""
-    import torch
-
-    worker_beside_llm(report, model, num_requests, num_tokens, repetitions, torch.cuda.is_available())
 
 
 if __name__ == "__main__":

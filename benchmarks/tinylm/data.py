@@ -112,22 +112,13 @@ class ExampleStream:
         self._lines: dict[str, list[int]] = {}
 
     def sample(self, rng: random.Random, max_num_steps: int = MAX_NUM_STEPS) -> Example:
-        """Draw one example from the training split, of a problem with at most `max_num_steps` steps.
+        """Draw a chain with its branches from the training split, of a problem with at most `max_num_steps` steps.
 
         Below `MAX_NUM_STEPS` chains are shorter, too: one to two times `max_num_steps` lines.
         """
         problem = sample_problem(rng, "train", None, max_num_steps)
         num_lines = None if max_num_steps == MAX_NUM_STEPS else rng.randint(max_num_steps, 2 * max_num_steps)
-        return self.example(problem, sample_chain(problem, rng, num_lines), rng)
-
-    def example(self, problem: Problem, segments: list[Segment], rng: random.Random) -> Example:
-        """A chain with its branches.
-
-        Args:
-            problem: What it is about.
-            segments: The chain.
-            rng: Draws the branches.
-        """
+        segments = sample_chain(problem, rng, num_lines)
         chain = self._chain(segments)
         prompt = self._ids(f"<|user|>{problem.question}<|assistant|><think>\n")
         completion = chain.ids + self._ids(f"{CLOSE}{segments[-1].belief}}}.{END}")
