@@ -99,6 +99,7 @@ class BlockPool:
         # The latest is last, so that blocks with allocated memory are reused first.
         self._free = [Block(index) for index in reversed(range(num_blocks))]
         self._found: dict[bytes, Block] = {}
+        self._equal: dict[bytes, list[Block]] = {}  # further blocks of the same tokens, each to take that one's place
         self._cached: dict[Block, None] = {}  # the least recently used first
 
     @property
@@ -189,7 +190,7 @@ class BlockPool:
             if block.num_holders:
                 continue
             self.num_held -= 1
-            if not (block.stays and block.is_computed and block.key is not None):
+            if not (block.stays and block.is_computed and block.key is not None and self._found[block.key] is block):
                 self._empty(block)
                 continue
             self._cached[block] = None
@@ -240,9 +241,22 @@ class BlockPool:
         block.num_holders += 1
 
     def _name(self, block: Block, key: bytes) -> None:
-        """Let look-ups find a block, unless they find an equal one."""
-        if self._shares and self._found.setdefault(key, block) is block:
+        """Let look-ups find a block; an equal one that they find already is found until it is emptied."""
+        if self._shares and block.key is None:
             block.key = key
+            if self._found.setdefault(key, block) is not block:
+                self._equal.setdefault(key, []).append(block)
+
+    def _unname(self, block: Block, key: bytes) -> None:
+        equal = self._equal.get(key, [])
+        if block in equal:
+            equal.remove(block)
+        elif equal:
+            self._found[key] = equal.pop()
+        else:
+            del self._found[key]
+        if not equal:
+            self._equal.pop(key, None)
 
     def _drop(self, block: Block) -> None:
         del self._cached[block]
@@ -250,7 +264,7 @@ class BlockPool:
 
     def _empty(self, block: Block) -> None:
         if block.key is not None:
-            del self._found[block.key]
+            self._unname(block, block.key)
         block.key, block.owner, block.priority = None, None, PLAIN
         block.is_computed = block.stays = False
         self._free.append(block)

@@ -172,6 +172,23 @@ def test_a_block_is_announced_until_it_is_computed():
     assert memory.begin([*tokens, 5]).num_kv == BLOCK_LEN
 
 
+def test_a_block_is_found_when_an_equal_one_that_came_before_it_is_freed():
+    """A probe of a chain computes the chain's last block before the chain does, and leaves nothing behind."""
+    memory = Memory()
+    chain = memory.begin(range(BLOCK_LEN // 2))
+    memory.compute(chain, BLOCK_LEN // 2)
+    probe = memory.begin(range(BLOCK_LEN + 1))
+    memory.compute(probe, BLOCK_LEN + 1)
+    chain.token_ids += range(BLOCK_LEN // 2, BLOCK_LEN)
+    memory.compute(chain, BLOCK_LEN // 2)
+    memory.pool.free(probe, keep=False)
+    assert memory.num_found(range(BLOCK_LEN + 1)) == BLOCK_LEN
+    memory.pool.free(chain, keep=False)
+    assert memory.num_found(range(BLOCK_LEN + 1)) == 0
+    assert memory.pool.num_free == memory.pool.num_blocks
+    assert not memory.pool._equal
+
+
 def test_who_leaves_nothing_behind_leaves_what_it_found():
     """True if it was in the cache before, or its keeper let go of it while the other held it."""
     memory = Memory()
