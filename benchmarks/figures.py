@@ -68,7 +68,7 @@ STUDIES: Mapping[str, Study] = {
         for part, minutes in (("few_questions", 4), ("at_once", 5), ("promises", 2))
     },
     "peers": Study("studies.peers --num_problems 150 --block 25", 35, stores=True),
-    "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 15, draws=True),
+    "demo": Study("studies.demo --num_problems 200 --num_vote_problems 40", 5, draws=True),
     "draft_target_a1": Study("studies.draft_target_a1", 20, reads=True),
     "conformal_replay": Study("studies.conformal_replay", 1, reads=True, draws=True),
     "queueing": Study("studies.queueing", 1, draws=True),
