@@ -97,7 +97,7 @@ def bars(*files: str) -> str:
             limit = f"{bar['sign']} {bar['bar']:g}" if "sign" in bar else f"{bar['bar']:g}"
             rows.append(f"| {bar['name']} | {bar['value']:,.3g} | {limit} | {'yes' if bar['holds'] else '**no**'} |")
         if len(shown) < len(every):
-            rows.append(f"| {len(held)} other bars of `{file}.json` | | | yes |")
+            rows.append(f"| {len(held)} {'other ' if shown else ''}bars of `{file}.json` | | | yes |")
     return "\n".join(["| bar | measured | limit | held |", "| --- | --- | --- | --- |", *rows])
 
 
