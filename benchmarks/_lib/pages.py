@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,10 +95,26 @@ def bars(*files: str) -> str:
         shown = every if len(held) <= MOST_SHOWN else [bar for bar in every if not bar["holds"]]
         for bar in shown:
             limit = f"{bar['sign']} {bar['bar']:g}" if "sign" in bar else f"{bar['bar']:g}"
-            rows.append(f"| {bar['name']} | {bar['value']:,.3g} | {limit} | {'yes' if bar['holds'] else '**no**'} |")
+            verdict = "yes" if bar["holds"] else f"**no**{_power(result(file)['figures'], bar)}"
+            rows.append(f"| {bar['name']} | {bar['value']:,.3g} | {limit} | {verdict} |")
         if len(shown) < len(every):
             rows.append(f"| {len(held)} {'other ' if shown else ''}bars of `{file}.json` | | | yes |")
     return "\n".join(["| bar | measured | limit | held |", "| --- | --- | --- | --- |", *rows])
+
+
+def _power(figures: Mapping[str, Any], bar: Mapping[str, Any]) -> str:
+    """Say how many times the questions would show a failed bar of an interval's lower end with probability 0.9.
+
+    The figure is taken for the true one, and its error for normal: 1.96 of it are the interval, 1.28 more the power.
+    """
+    name, _, end = bar["name"].rpartition(", ")
+    if name not in figures or end != "lower end":
+        return ""
+    own = figures[name]
+    if own["value"] <= bar["bar"]:
+        return "; no number of questions would show it"
+    times = ((1.96 + 1.28) / 1.96 * (own["value"] - own["low"]) / (own["value"] - bar["bar"])) ** 2
+    return f"; {times:,.0f} times the questions would show it"
 
 
 def templates(root: Path = TEMPLATES) -> Iterator[tuple[str, Path]]:

@@ -87,10 +87,14 @@ def test_failed_bars_are_printed_and_many_that_hold_are_counted(results: Path) -
     document["bars"] = [
         {"name": f"bar {number}", "value": number, "sign": "<=", "bar": 5, "holds": number <= 5} for number in range(7)
     ]
+    lower = {"name": "gain, lower end", "value": -4, "holds": False}
+    document["bars"] += [{**lower, "sign": ">=", "bar": -2}, {**lower, "sign": ">", "bar": 0}]
     (results / "mine.json").write_text(json.dumps(document), encoding="utf-8")
     pages.result.cache_clear()
     assert pages.bars("mine").splitlines()[2:] == [
         "| bar 6 | 6 | <= 5 | **no** |",
+        "| gain, lower end | -4 | >= -2 | **no**; 37 times the questions would show it |",
+        "| gain, lower end | -4 | > 0 | **no**; no number of questions would show it |",
         "| 6 other bars of `mine.json` | | | yes |",
     ]
     told = [fault.words for fault in check.faults_of_result("mine", {"mine"}, 1, set())]
