@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks._lib import recorded_worker
+from tests import recorded_worker
 
 END = 0  # ends a text, and has none
 

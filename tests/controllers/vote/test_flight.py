@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks._lib.recorded_worker import Characters
 from scaffolding_ext import DynasorCoTController, HuggingFaceWorker, MajorityVoteController, ScaffoldingLlm
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
@@ -26,6 +25,7 @@ from scaffolding_ext.protocol.meta import Purpose, TokenCounts, meta_of
 from scaffolding_ext.protocol.tasks import RollingBranches
 from scaffolding_ext.registry import allocation_rules, vote_weights
 from scaffolding_ext.testing import ScriptedWorker
+from tests.recorded_worker import Characters
 
 NATIVE = NativeGenerationController({"temperature": 0.7, "max_tokens": 1000})
 SAMPLES = 12

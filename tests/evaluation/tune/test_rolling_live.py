@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks._lib.recorded_worker import Characters, RecordedChain, RecordedWorker
 from scaffolding_ext import MajorityVoteController, ScaffoldingLlm
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.allocation.agreement import AgreementDoubling
@@ -19,6 +18,7 @@ from scaffolding_ext.evaluation.tune.costs import whole_samples
 from scaffolding_ext.evaluation.tune.orders import OrderedVotes
 from scaffolding_ext.evaluation.tune.rolling import ReplayedFlight
 from tests.evaluation.tune.recorded import recording
+from tests.recorded_worker import Characters, RecordedChain, RecordedWorker
 
 NUM_SAMPLES, IN_FLIGHT, PACE = 12, 3, 16  # a stream is read so many tokens at a time
 
