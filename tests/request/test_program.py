@@ -1,5 +1,6 @@
 """A program's seeds, ledger, trace and meter."""
 
+import asyncio
 import contextvars
 import json
 
@@ -28,6 +29,7 @@ from scaffolding_ext.request.program import (
     Ledger,
     Lifetime,
     Program,
+    StepCounts,
     current_program,
     enter_program,
     in_program,
@@ -394,3 +396,24 @@ def test_what_is_to_happen_at_the_end_happens_once_in_order_whatever_fails() -> 
         lifetime.end()
     lifetime.end()
     assert called == ["first", "second", "third"]
+
+
+def test_of_nested_controllers_the_outermost_is_heard() -> None:
+    program = Program()
+
+    def told(path: tuple[int, ...], steps: StepCounts) -> StepCounts:
+        current_scope.set(ExecutionScope("request", path))
+        record("step", controller=steps.kind, done=steps.num_done, left=steps.num_left, certaindex=steps.certaindex)
+        return program.place.progress.steps
+
+    async def scenario() -> None:
+        enter_program(program)
+        assert program.place.progress.steps == StepCounts("", 0, 1, 0.0)
+        inner, other, outer = StepCounts("inner", 1), StepCounts("other", 2), StepCounts("outer", 3)
+        assert told((0, 1), inner) == inner
+        assert told((0, 2), other) == inner  # a sibling
+        assert told((0,), outer) == outer
+        assert told((0, 1), inner) == outer
+        assert told((0,), other) == other
+
+    asyncio.run(scenario())

@@ -15,7 +15,7 @@ from scaffolding_ext.controllers.vote.allocation.leader_change import LeaderChan
 from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
 from scaffolding_ext.errors import ConfigError, RequestError
 from scaffolding_ext.host.llm import ScaffoldingLlm
-from scaffolding_ext.protocol import ControllerGenerator, ExecutionScope, GenerationTask, current_scope
+from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
 from scaffolding_ext.protocol.meta import note
 from scaffolding_ext.request.program import (
     Program,
@@ -24,7 +24,6 @@ from scaffolding_ext.request.program import (
     current_program,
     enter_program,
     priority_of,
-    record,
 )
 from scaffolding_ext.scheduling import (
     EarliestDeadline,
@@ -149,27 +148,6 @@ def test_a_task_of_its_own_priority_keeps_it() -> None:
         assert priority_of(task) == 7
         note(task, priority=0.25)
         assert priority_of(task) == 0.25
-
-    asyncio.run(scenario())
-
-
-def test_of_nested_controllers_the_outermost_is_heard() -> None:
-    program = Program()
-
-    def told(path: tuple[int, ...], steps: StepCounts) -> StepCounts:
-        current_scope.set(ExecutionScope("request", path))
-        record("step", controller=steps.kind, done=steps.num_done, left=steps.num_left, certaindex=steps.certaindex)
-        return program.place.progress.steps
-
-    async def scenario() -> None:
-        enter_program(program)
-        assert program.place.progress.steps == StepCounts("", 0, 1, 0.0)
-        inner, other, outer = StepCounts("inner", 1), StepCounts("other", 2), StepCounts("outer", 3)
-        assert told((0, 1), inner) == inner
-        assert told((0, 2), other) == inner  # a sibling
-        assert told((0,), outer) == outer
-        assert told((0, 1), inner) == outer
-        assert told((0,), other) == other
 
     asyncio.run(scenario())
 

@@ -97,6 +97,17 @@ def test_the_guarantee_holds_by_simulation():
     assert num_broken <= binom.ppf(0.999, num_runs, delta)
 
 
+def test_the_questions_that_test_have_no_say_in_the_order():
+    """200 settings just above the level: the one that looks safest on the testing questions would often pass."""
+    num_runs, delta = 200, 0.1
+    rng, costs = np.random.default_rng(2), np.ones((150, 200))
+    found = [
+        learn_then_test((rng.random(costs.shape) < 0.105).astype(float), costs, 0.1, delta, rng)
+        for _ in range(num_runs)
+    ]
+    assert sum(each.chosen is not None for each in found) <= binom.ppf(0.999, num_runs, delta)
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -172,13 +172,16 @@ class Mixing(Echo):
         task.output_str = self.last["text"]
 
 
-class Swallows(Echo):
+class Lasting(Echo):
+    """After a failed request no other one gets its answer."""
+
+    num_open = 0
+
     def run(self, task: GenerationTask, **kwargs: Any) -> ControllerGenerator:
-        try:
-            yield from super().run(task)
-        finally:
-            task.output_str = "17 14"
-            raise ValueError("the real error is lost")
+        Lasting.num_open += 1
+        yield from super().run(task)
+        Lasting.num_open -= 1  # in no `finally`, so a failed request stays open
+        task.output_str = "busy" if Lasting.num_open else task.output_str
 
 
 class Unmetered(Echo):
@@ -208,7 +211,7 @@ class SameSeed(Echo):
         (check_gives_text, Empty),
         (check_clone_is_independent, SameObject),
         (check_requests_do_not_mix, Mixing),
-        (check_worker_failure_is_raised, Swallows),
+        (check_worker_failure_is_raised, Lasting),
         (check_ledger_counts_decoded_tokens, Unmetered),
     ],
 )

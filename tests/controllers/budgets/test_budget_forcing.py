@@ -159,3 +159,13 @@ def test_with_a_deadline_no_server_keeps_the_budget_since_the_clock_is_read_betw
     assert (result.outputs[0].text, result.answer, result.exit_reason) == (chain, "9", "end")
     (kept,) = (event for event in result.program.trace if event["event"] == "thinking_budget")
     assert (kept["by"], kept["reason"]) == ("controller", "the request has a deadline")
+
+
+def test_a_limit_of_the_request_lengthens_no_forced_answer():
+    worker = ScriptedWorker(
+        lambda task: "4} and" if purpose_of(task) == PROBE else ENDLESS[len(task.input_str) - len(PROMPT) :]
+    )
+    with ScaffoldingLlm(controller(30), {"generation": worker}) as llm:
+        for max_tokens in (500, 50):
+            llm.generate(PROMPT, max_tokens=max_tokens)
+    assert [task.max_tokens for task in worker.tasks] == [30, 40, 30, 20]

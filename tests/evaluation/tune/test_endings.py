@@ -167,6 +167,12 @@ def test_costs_of_probes_by_hand() -> None:
     assert ended.costs["dollars"].tolist() == [[pytest.approx(dollars)]]
 
 
+def test_costs_of_a_forced_answer_by_hand() -> None:
+    ended = RecordedChains(recorded(probed(["1", "7", "7"]))).ended(Cut(80), Price(1.0, 0.1, 2.0))
+    dollars = ((80 + 2) * 2 + (50 + 50 + 80) * 0.1 + 9 * 1) / 1e6  # the forced answer reads question and chain again
+    assert ended.costs["dollars"].tolist() == [[pytest.approx(dollars)]]
+
+
 def test_costs_of_whole_chains_read_the_question_by_hand() -> None:
     ended = RecordedChains(recorded(probed(["1", "7"]))).ended(Whole(), Price(1.0, 0.1, 2.0))
     assert {name: cost.tolist() for name, cost in ended.costs.items()} == {
