@@ -6,7 +6,6 @@ For a machine with a GPU, torch and transformers, without TensorRT-LLM, weights 
 the device. Parts, and cells of parts, are kept in `--store` as they finish, so that a run that was cut off goes on; one
 that fails is named in the setting and leaves the others alone. All times are wall-clock.
 
-- machine: bandwidth of the memory, and speed of a matrix product.
 - parity: greedy texts of the embedded model, on the CPU and on the device.
 - sharing: seconds, KV written and peak memory of branches and verdicts on one prefix, with blocks reused and not. Each
   worker's KV pool has the size of what is written, since a GPU allocates it whole.
@@ -156,16 +155,6 @@ class Parts:
         tokenizer = load_tokenizer("tinylm/target")
         return {"model": self._network, "tokenizer": tokenizer, "prefill_chunk": 2048, "tokens_per_block": BLOCK}
 
-    def machine(self) -> Figures:
-        width, num_bytes = (8192, 2**32) if self._on_gpu else (512, 2**26)
-        factor = torch.ones(width, width, device=self._device, dtype=self._dtype)
-        source = torch.ones(num_bytes, dtype=torch.uint8, device=self._device)
-        target = torch.empty_like(source)
-        product = min(self._seconds(lambda: factor @ factor) for _ in range(10))
-        copy = min(self._seconds(lambda: target.copy_(source)) for _ in range(10))  # reads and writes
-        speeds = {"bandwidth, GB a second": 2e-9 * num_bytes / copy}
-        return speeds | {"matrix product, TFLOP a second": 2e-12 * width**3 / product}
-
     def parity(self) -> Figures:
         prompts = [sample.prompt for sample in embedded_problems(self._sizes.texts, seed=5)]
         texts = []
@@ -269,7 +258,7 @@ def _run(worker: Any, tasks: Sequence[Any]) -> None:
     asyncio.run(scenario())
 
 
-PARTS = ("machine", "parity", "sharing", "engine")
+PARTS = ("parity", "sharing", "engine")
 
 
 @benchmark("gpu.shapes --device cuda --shape 7b --store runs/shapes")
