@@ -201,11 +201,11 @@ class StackConfig(Section):
         return self.model_dump(exclude_unset=True)
 
     def sampling_of_samples(self) -> dict[str, Any]:
-        """Return the sampling fields of one sample: the innermost controller's, overridden by the stack's."""
+        """Return the sampling fields of one sample: the stack's, overridden by the innermost controller's."""
         args: Any = self.controller.args
         while isinstance(args.get("generation_controller"), dict):
             args = args["generation_controller"].get("args") or {}
-        return {**(args.get("sampling_params") or {}), **(self.sampling or {})}
+        return {**(self.sampling or {}), **(args.get("sampling_params") or {})}
 
     def for_run(self) -> StackConfig:
         """Return the config to keep with a run: all defaults of dataset and evaluation, no folder, and a seed."""

@@ -20,6 +20,7 @@ from scaffolding_ext.prompts.families import family_named
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.prompts.tokenizers import load_tokenizer, model_folder
 from scaffolding_ext.protocol import ControllerGenerator, GenerationTask
+from scaffolding_ext.protocol.meta import meta_of, note
 from scaffolding_ext.testing import ScriptedWorker
 
 MODEL = "tinylm/draft"
@@ -146,3 +147,11 @@ def _without_marks(folder: Path) -> str:
     path = folder / "tokenizer.json"
     path.write_text(text.replace("</think>", "<|mark|>").replace("<think>", "<|other|>"), encoding="utf-8")
     return str(path)
+
+
+def test_a_continued_answer_is_whole_in_the_next_turn() -> None:
+    task = GenerationTask(input_str="1+1?It is ")
+    task.output_str = "2."
+    note(task, turn_start=4)
+    asked = Prompting(chat=True).next_turn(task, "Sure?")
+    assert [turn["content"] for turn in meta_of(asked).turns] == ["1+1?", "It is 2."]

@@ -50,3 +50,18 @@ def test_a_stream_ends_when_its_request_has_left_the_queue(prompts: list[str], l
     worker = ScriptedWorker(lambda task: EngineError("gone") if task.input_str == "bad" else "It is 4.")
     with ScaffoldingLlm(NativeGenerationController(), {"generation": worker}) as llm:
         asyncio.run(scenario(llm))
+
+
+def test_text_that_was_held_back_may_be_replaced() -> None:
+    async def scenario(llm: ScaffoldingLlm) -> list[str]:
+        asked = {"model": "model", "prompt": "2 + 2?", "stream": True, "stop": ["END"]}
+        stack, body = ServedStack("model", llm, Limits()), read_body(CompletionBody, json.dumps(asked).encode())
+        events, shown = Events(Job(stack, body, stack.read(body), lambda job: None, "id"), 60.0, lambda: None), []
+        for text in ("EN", "Four."):  # the first may become the stop string
+            events._texts[0] = text
+            shown.append(events._so_far(0).answer)
+        assert [event async for event in events]
+        return shown
+
+    with ScaffoldingLlm(NativeGenerationController(), {"generation": ScriptedWorker("Four.")}) as llm:
+        assert asyncio.run(scenario(llm)) == ["", "Four."]

@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from scaffolding_ext.errors import ConfigError
-from scaffolding_ext.stack.build import load_stack
+from scaffolding_ext.stack.build import build_controller, load_stack
 from scaffolding_ext.stack.load import load_config
 
 
@@ -210,3 +210,13 @@ def test_a_file_without_a_controller_or_workers_is_told_the_lines_to_add(key: st
 def test_any_other_key_that_is_missing_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^workers\.generation\.type: is missing, and has no default$"):
         load_config(stack(workers={"generation": {"args": {}}}))
+
+
+def test_the_sampling_of_samples_is_what_the_builder_gives_the_innermost_controller() -> None:
+    native = {"type": "NativeGenerationController", "args": {"sampling_params": {"temperature": 0.5}}}
+    vote = {"type": "MajorityVoteController", "args": {"generation_controller": native}}
+    workers = {"generation": {"type": "OpenAIWorker", "args": {"base_url": "http://localhost:1/v1", "model": "m"}}}
+    sampling = {"temperature": 0.9, "top_p": 0.8}
+    config = load_config({"controller": vote, "workers": workers, "sampling": sampling})
+    assert config.sampling_of_samples() == {"temperature": 0.5, "top_p": 0.8}
+    assert build_controller(config).generation_controller.sampling_params == config.sampling_of_samples()

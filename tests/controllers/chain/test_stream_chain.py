@@ -12,7 +12,7 @@ from scaffolding_ext.controllers.chain.chain import Prefix
 from scaffolding_ext.controllers.chain.stream_chain import StreamChain
 from scaffolding_ext.prompts.prompting import Prompting
 from scaffolding_ext.protocol import GenerationTask, StreamGenerationTask, Worker
-from scaffolding_ext.protocol.meta import CHAIN_START, purpose_of
+from scaffolding_ext.protocol.meta import CHAIN_START, PAUSED, meta_of, purpose_of
 from scaffolding_ext.request.program import Program, Question, enter_program
 from scaffolding_ext.testing import ScriptedWorker
 
@@ -155,3 +155,17 @@ def test_a_stream_that_cannot_be_cut_ends_though_all_of_it_came_at_once(num_late
     for position in (2, 4, 8, 9):
         grow(chain, AllAtOnce(), position)
     assert (chain.ended, chain.finish_reason, chain.text) == (True, "length", "abcdefgh")
+
+
+def test_the_bound_of_a_further_stream_counts_from_its_own_beginning(prompt, grow):
+    class Ends(Worker):
+        async def stream(self, task):
+            task.output_str, task.output_tokens = "x" * 10, [*range(10)]
+            task.end_flag, task.finish_reason = True, PAUSED
+
+        task_handlers: ClassVar = {StreamGenerationTask: stream}
+
+    chain = StreamChain(prompt(), 100, {}, max_lead=5)
+    grow(chain, Ends(), 5)
+    (task,) = chain.advance(12)  # behind 10 tokens; may run to 17 of the chain
+    assert meta_of(task).may_run_to == 7

@@ -6,6 +6,7 @@ import inspect
 import re
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -565,3 +566,18 @@ def test_questions_that_an_online_calibration_did_not_see_are_told_in_the_trace(
     with pytest.warns(CalibrationWarning, match="for questions other than this one"):
         assert events(run(controller(calibration=online), prompt="another"), "warning")
     assert not events(run(controller(NINE, NINE, NINE), prompt="another"), "warning")
+
+
+def test_a_request_is_ranked_among_its_own_first_drafts():
+    def decided(rule, turn, *scores):
+        chains = [SimpleNamespace(score=score, turn=turn) for score in scores]
+        with pytest.raises(StopIteration) as stop:
+            next(rule.decide(chains, [np.random.default_rng(0)] * len(chains)))
+        return stop.value.value
+
+    shared = ConformalRule(0.4, "conditional", ties="conservative")
+    first, second = shared.for_request(), shared.for_request()
+    decided(first, 0, 1.0, 2.0, 3.0)
+    decided(second, 0, 7.0, 8.0)
+    (later,) = decided(first, 1, 2.5)
+    assert (later.figures["num_calibration"], later.figures["p_value"]) == (3, 0.5)

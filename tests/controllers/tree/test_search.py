@@ -24,7 +24,7 @@ from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteControlle
 from scaffolding_ext.errors import ConfigError, NoOutputError, RequestTimeoutError, TaskError
 from scaffolding_ext.host.llm import ScaffoldingLlm
 from scaffolding_ext.host.request import abort
-from scaffolding_ext.protocol import GenerationTask, RewardTask, TaskStatus
+from scaffolding_ext.protocol import GenerationTask, RewardTask, TaskStatus, current_scope
 from scaffolding_ext.protocol.branching import BranchTask, VerifyTask
 from scaffolding_ext.protocol.lowering import lower_branch, write_back_branch
 from scaffolding_ext.protocol.meta import Purpose, TokenCounts, note, token_counts_of
@@ -866,3 +866,17 @@ def test_a_stop_sees_the_answers_that_solutions_are_asked_for(events):
     assert len(events(result, "force")) == 1  # nobody is asked twice
     result = searched(SearchController({"type": "BestOfN"}, selector="best", **arguments), worker)
     assert tree_of(result)["num_leaves"] == 4  # where one answer is enough, the leaves have none
+
+
+def test_each_branch_of_a_votes_search_has_its_own_path():
+    paths = []
+
+    class Seen(Plain):
+        async def run_task(self, task):
+            paths.append(tuple(current_scope.get().branch_path))
+            return await super().run_task(task)
+
+    tree = {"type": "BestOfN", "args": {"num_samples": 3}}
+    search = SearchController(tree, "mean_logprob", expander=NativeGenerationController())
+    searched(MajorityVoteController(search, 2, allocation=None), Seen())
+    assert sorted(paths) == [(sample, branch) for sample in range(2) for branch in range(3)]

@@ -474,3 +474,9 @@ def test_a_wrong_table_is_named_by_file_line_and_field(tmp_path: Path, table: st
     (tmp_path / "log.csv").write_text(table)
     with pytest.raises(DatasetError, match=rf"log\.csv.*{told}"):
         read_recording([tmp_path / "log.csv"])
+
+
+def test_a_partly_right_answer_of_the_harness_is_wrong(tmp_path: Path) -> None:
+    row = {"doc_id": 0, "target": "18", "filter": "none", "resps": ["17"], "filtered_resps": "17"}
+    row |= {"metrics": ["f1"], "f1": 0.5}
+    assert read(tmp_path / "samples_math.jsonl", [row]).questions[0].correct.tolist() == [False]

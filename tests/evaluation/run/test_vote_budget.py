@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.studies.real import evenness, spend
+from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.vote.allocation.base import Votes
 from scaffolding_ext.controllers.vote.allocation.labelled_vote import LabelledVote
 from scaffolding_ext.controllers.vote.allocation.leader_change import Curtailment
-from scaffolding_ext.evaluation.run.vote_budget import (
-    Round,
-    next_round,
-    unsettledness,
-)
+from scaffolding_ext.controllers.vote.majority_vote import MajorityVoteController
+from scaffolding_ext.evaluation.run.formats import Example
+from scaffolding_ext.evaluation.run.runner import EvaluationJob, failed_record
+from scaffolding_ext.evaluation.run.vote_budget import Round, VoteBudget, next_round, unsettledness
+from scaffolding_ext.request.ledger import Ledger
 
 MANY = 10_000
 
@@ -112,3 +115,14 @@ def test_even_spending_is_even_and_only_its_last_round_may_exceed_the_budget(
     assert spent <= budget + of_a_round
     if min(sizes) < len(votes[0].classes):  # a last round is cut by what its samples are expected to take
         assert spent > budget - of_a_round
+
+
+def test_a_vote_without_answers_has_failed_only_if_all_its_samples_have() -> None:
+    question = Example("a", "2 + 2?", "4")
+    budget = VoteBudget(MajorityVoteController(NativeGenerationController(), 2), [question], 100)
+    cost = {"ledger": Ledger().to_json(), "seconds": {"total": 0.0}}
+    failed = [dataclasses.replace(failed_record(EvaluationJob(question, n), ValueError()), **cost) for n in (0, 1)]
+    budget.add(failed[0])
+    budget.add(dataclasses.replace(failed[1], error=None, output="I do not know"))
+    (vote,) = budget.votes()
+    assert (vote.error, vote.output) == (None, "I do not know")

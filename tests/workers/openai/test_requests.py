@@ -1,13 +1,15 @@
 """Requests to each kind of server: its own fields and no others, and nothing is dropped without a word."""
 
+import contextvars
 import itertools
 
 import pytest
 
 from scaffolding_ext.errors import InvalidTaskError
 from scaffolding_ext.protocol import GenerationTask
-from scaffolding_ext.protocol.meta import note
+from scaffolding_ext.protocol.meta import PROBE, note
 from scaffolding_ext.protocol.tasks import ScoreTask
+from scaffolding_ext.request.program import Program, enter_program
 from scaffolding_ext.workers.openai.flavors import COMMON_FIELDS, FLAVORS
 from scaffolding_ext.workers.openai.requests import RequestBodies
 from scaffolding_ext.workers.shared.task_reading import NEUTRAL
@@ -203,3 +205,19 @@ def test_trtllm_serve_sends_ids_that_are_matched_here_too():
     assert bodies("trtllm").generation(task(stop=["<|end|>"]), stream=False)["stop_token_ids"] == [3]
     stops = bodies("trtllm").stops(task(stop=["<|end|>"]))
     assert stops.feed([5, 6, 3, 7], 4) == 3
+
+
+@pytest.mark.parametrize("flavor", ["vllm", "sglang", "trtllm"])
+def test_no_place_of_a_policy_goes_before_what_others_wait_for(flavor):
+    program = Program()
+    program.place.order = lambda progress: -3.0
+    prioritized = RequestBodies(FLAVORS[flavor], "served", "tinylm/draft", 100, False, prioritize=True)
+
+    def sent(**notes):
+        own = task()
+        note(own, **notes)
+        enter_program(program)
+        return prioritized.generation(own, stream=False).get("priority")
+
+    assert contextvars.copy_context().run(sent) is None
+    assert contextvars.copy_context().run(lambda: sent(purpose=PROBE)) is not None

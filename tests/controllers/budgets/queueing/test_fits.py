@@ -111,5 +111,6 @@ def test_seconds_that_are_no_line_are_said() -> None:
     bent = fit_service([10.0, 20, 30, 40], [1.0, 4.0, 9.0, 16.0])
     assert "t0 was set to 0" in bent.warnings[-1]
     assert bent.t0.value == 0
+    assert bent.c.value == pytest.approx(1 / 3)  # fitted again, through 0
     with pytest.raises(ConfigError, match="two budgets"):
         fit_service([10, 10, 10], [1, 2, 3])

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaffolding_ext.controllers.chain.stopping.agreement import has_stabilised, total_variation
+from scaffolding_ext.controllers.chain.chain import Prefix
+from scaffolding_ext.controllers.chain.probe import Probe
+from scaffolding_ext.controllers.chain.stopping.agreement import TotalVariation, has_stabilised, total_variation
 
 some_classes = st.lists(st.integers(-1, 4), min_size=1, max_size=12)
 
@@ -72,3 +74,9 @@ def test_settings_out_of_range_are_refused() -> None:
         has_stabilised([1], 1, 1)
     with pytest.raises(ValueError, match="each needs at least one"):
         total_variation([], [1])
+
+
+def test_a_chain_that_changed_its_mind_long_ago_stops() -> None:
+    classes = [0] * 9 + [1] * 6
+    probes = [Probe(Prefix(number + 1, "", None, None), str(each), each) for number, each in enumerate(classes)]
+    assert TotalVariation(3)(probes)

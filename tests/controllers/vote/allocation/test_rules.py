@@ -239,3 +239,10 @@ def test_too_few_answers_settle_nothing(rule: AllocationRule, classes: list[int]
 def test_settings_that_settle_nothing_are_refused(make: Callable[[], AllocationRule], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_reward_thresholds_are_of_the_samples_before_the_look() -> None:
+    vote = LabelledVote("q", [0] * 6, [True] * 6, [1] * 6, rewards=[0.1, 0.2, 0.9, 0.9, 0.9, 0.9])
+    space = StaticThreshold.search_space([vote])["certaindex, knob 2, rewards"]
+    cuts = {each["reward_thresholds"][0] for each in space}
+    assert sorted(cut.at_least for cut in cuts) == [0.15, 0.2]
