@@ -417,3 +417,11 @@ def test_of_nested_controllers_the_outermost_is_heard() -> None:
         assert told((0,), other) == other
 
     asyncio.run(scenario())
+
+
+def test_output_that_a_stream_reuses_is_counted_once() -> None:
+    program, task = Program(), StreamGenerationTask()
+    for _ in program.meter.watch([task] for _ in range(3)):
+        task.output_tokens = [1] * (len(task.output_tokens or ()) + 4)
+        note(task, counts=TokenCounts(0, 7, len(task.output_tokens)))
+    assert program.ledger.by_purpose[Purpose.CHAIN] == TokenCounts(0, 0, 12)

@@ -305,3 +305,9 @@ def test_a_stack_file_sets_the_hosts_deadline() -> None:
         assert llm.deadline == 12.5
     with pytest.raises(ConfigError, match="deadline"):
         load_config(stack(deadline=0))
+
+
+def test_a_finished_program_teaches_its_tokens_per_step() -> None:
+    policy = ShortestRemaining()
+    policy.learn(Progress(1, 0.0, num_tokens=50, steps=StepCounts("vote", 5, 0)))
+    assert policy.num_tokens(Progress(2, 0.0, num_tokens=0, steps=StepCounts("vote", 0, 3))) == 3 * 10

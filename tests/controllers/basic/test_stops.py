@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scaffolding_ext.controllers import prompting
 from scaffolding_ext.controllers.basic.native_generation import NativeGenerationController
 from scaffolding_ext.controllers.budgets.budget_forcing import BudgetForcingController
 from scaffolding_ext.controllers.chain.chunk_chain import Chunk, ChunkChain
@@ -101,3 +102,14 @@ def test_trees_and_drafts_keep_them_for_the_answer_too(kind: str) -> None:
             break
     assert chain.text == f"{THOUGHT}</think>\nIt is \\boxed{{9}}."
     assert (chain.finish_reason, chain.is_stopped) == ("stop", True)
+
+
+def test_a_stopped_answer_has_the_log_probabilities_of_its_own_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompting, "decode", lambda ids: "".join(map(chr, ids)))
+    kept = f"{THOUGHT}</think>\nIt is \\boxed{{9}}.\n\n"
+    worker = PlainWorker(kept + "Q: 1+1?", logprobs=lambda task, index: {index: -1.0})
+    controller = NativeGenerationController({**PARAMS, "num_logprobs": 1})
+    with ScaffoldingLlm(controller, {"generation": worker}) as llm:
+        llm.generate("4+5?")
+    task: Any = worker.tasks[0]
+    assert len(task.output_tokens) == len(task.logprobs) == len(kept)

@@ -173,3 +173,11 @@ def test_the_token_that_ended_a_chain_is_not_read_again_when_it_is_asked(prompt,
     assert task.output_str == "no idea" + ending
     assert task.output_tokens == ids + TOKENIZER.encode(ending)
     assert program.ledger.by_purpose[Purpose.DISCARDED].decoded == 1
+
+
+@pytest.mark.parametrize("make_chain", [ChunkChain, StreamChain])
+def test_an_answer_within_the_thinking_alone_is_asked_for_again(make_chain, concluded):
+    reply = THOUGHT + "</think> No idea"
+    written, trace, _ = concluded(reply, make_chain=make_chain)
+    assert written == (reply + FAMILY.close_closed + "4" + FAMILY.answer_end, "4", "end")
+    assert [(event["event"], event["answer"]) for event in trace] == [("end", None), ("force", "4")]

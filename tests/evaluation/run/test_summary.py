@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from scaffolding_ext.evaluation.run.records import Record
+from scaffolding_ext.evaluation.run.records import Record, RecordError
 from scaffolding_ext.evaluation.run.summary import Repeats, summarize
 from scaffolding_ext.request.ledger import Ledger
 from scaffolding_ext.stats.intervals import share_of_questions, wilson_interval
@@ -70,3 +70,13 @@ def test_a_run_whose_votes_all_have_equal_samples_has_a_warning(num_votes: int, 
         for trace in ([{"event": "equal_samples", "num_samples": 4}] if n < num_equal else [{"event": "vote"}],)
     )
     assert any("the same text" in warning for warning in found.warnings) == is_told
+
+
+def test_a_failed_request_does_not_hide_that_all_votes_have_equal_samples() -> None:
+    ledger, seconds, trace = Ledger().to_json(), {"total": 1.0}, [{"event": "equal_samples", "num_samples": 4}]
+    voted = [Record(str(n), 0, "0", "7", "", "7", True, None, None, ledger, seconds, 0, trace, None) for n in range(8)]
+    error = RecordError("RequestError", "it broke")
+    failed = Record("8", 0, "0", "7", None, None, False, None, None, ledger, seconds, 0, [], error)
+    found = summarize([*voted, failed])
+    assert found.num_failed == 1
+    assert any("the same text" in warning for warning in found.warnings)

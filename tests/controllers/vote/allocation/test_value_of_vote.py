@@ -86,3 +86,9 @@ def test_what_it_cannot_read_is_refused() -> None:
         ValueOfVote().check_weights(1.0)
     with pytest.raises(ConfigError, match="price"):
         ValueOfVote(price=0)
+
+
+def test_votes_ahead_of_a_unanimous_vote_may_bring_its_first_rival() -> None:
+    """At 3 to 0 the next of five votes is the leader's with 3 / 4, a new answer's with 1 / 4."""
+    after = [chance_of_another(*state, 4, 9) for state in ((4, 0), (3, 1))]
+    assert chance_of_another(3, 0, 3, 9, 1) == pytest.approx((3 * after[0] + after[1]) / 4)
