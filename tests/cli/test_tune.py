@@ -126,12 +126,12 @@ def test_a_stack_says_where_it_runs_otherwise_than_it_was_tuned(log: Path, tmp_p
     assert config.workers["generation"].args["model"] == "tinylm/target"
     with pytest.warns(TunedStackWarning, match="was tuned on samples of 'tinylm/target' and runs 'another'"):
         load_config(stack, ["workers.generation.args.model=another"])
-    warm = ["tuned.sampling={temperature: 0.7}", "sampling={temperature: 0.7}"]
+    warm, own = ["tuned.sampling={temperature: 0.7}"], "controller.args.generation_controller.args.sampling_params"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        load_config(stack, warm)
+        load_config(stack, [*warm, "sampling={temperature: 1.0}"])  # the controller's own 0.7 wins
     with pytest.warns(TunedStackWarning, match=r"with temperature 0.7 and samples with 1.0"):
-        load_config(stack, [*warm, "sampling.temperature=1.0"])
+        load_config(stack, [*warm, f"{own}.temperature=1.0"])
 
 
 def test_a_tuned_stack_names_the_data_and_the_model_of_the_run_that_it_was_tuned_on(tmp_path: Path) -> None:
