@@ -152,9 +152,8 @@ class BudgetForcingController(BaseController):
         return StreamChain(task, max_tokens, self.sampling_params, max_lead=1)
 
     def _asks_server(self) -> bool:
-        """Return True if the worker's server keeps the budget: not with a deadline, which is checked between steps."""
-        server = self.worker(WorkerTag.GENERATION).server_budget
-        return self.kept_by == "server" and server is not None and server.reason is None and seconds_left() is None
+        """Return True if the worker's server is known to keep the budget."""
+        return self.kept_by == "server" and why_not_kept(self.worker(WorkerTag.GENERATION).server_budget) is None
 
 
 class Thought(NamedTuple):
@@ -188,6 +187,15 @@ def thought_of(chain: Chain, family: PromptFamily) -> Thought | None:
     return Thought(max(0, end - len(encode(family.think_close) or ())), len(ids) - end)
 
 
+def why_not_kept(server: ServerBudget | None) -> str | None:
+    """Return the reason why a worker's server does not keep this request's budget; None if it does."""
+    if server is None:
+        return "the worker has no server that could"
+    if server.reason is None and seconds_left() is not None:  # the clock is read between steps, and the server has one
+        return "the request has a deadline"
+    return server.reason
+
+
 def grow_within(
     run: Run, chain: Chain, budget: int, family: PromptFamily, server: ServerBudget | None
 ) -> ControllerGenerator:
@@ -200,8 +208,7 @@ def grow_within(
     Returns:
         True if the server was asked and overran the budget.
     """
-    reason = "the worker has no server that could" if server is None else server.reason
-    reason = reason or ("the request has a deadline" if chain.is_timed else None)
+    reason = why_not_kept(server)
     if server is None or reason is not None:
         yield from chain.grow(budget)
         record_thinking(run, chain, budget, family, reason=reason)

@@ -167,12 +167,18 @@ class DraftTargetChain:
         self.num_decided += not was_decided
         self._priority = decision.priority
         num_target_tokens = yield from self.settle(decision.taken_over, decision.is_final)
-        self._record(run, decision, turn, began, chunk.num_tokens, num_target_tokens)
-        if not was_decided:
-            run.sum_up(take_over_rate=decision.taken_over)
+        rate = {} if was_decided else {"take_over_rate": decision.taken_over}
+        self._record(run, decision, turn, began, chunk.num_tokens, num_target_tokens, **rate)
 
     def _record(
-        self, run: Run, decision: Decision, turn: int, began: float, num_draft_tokens: int, num_target_tokens: int
+        self,
+        run: Run,
+        decision: Decision,
+        turn: int,
+        began: float,
+        num_draft_tokens: int,
+        num_target_tokens: int,
+        **rate: bool,
     ) -> None:
         seconds_waited = began - self.waits_since
         run.event(
@@ -188,6 +194,7 @@ class DraftTargetChain:
         rejected = decision.taken_over and not self._keeps_rejected
         level, num_calibration = decision.figures.get("alpha"), decision.figures.get("num_calibration")
         run.sum_up(
+            **rate,
             **({} if num_calibration is None else {"decided_by_coin": num_calibration == 0}),
             **({} if level is None else {"alpha": Ratio(level, 1)}),
             draft_tokens=num_draft_tokens,

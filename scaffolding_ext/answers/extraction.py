@@ -149,7 +149,7 @@ def _first_block(text: str) -> Marks | None:
 
 def _in_braces(box: re.Match[str]) -> str:
     content = box[1] or box[2]
-    return f"\\boxed{{{content.rstrip('.,; ')}}}" if content else "\\boxed."  # nothing, as if it was cut
+    return f"\\boxed{{{content.rstrip('.,; ')}}}" if content else "\\boxed."  # nothing, as in a box that was cut
 
 
 def shown(text: str) -> str:

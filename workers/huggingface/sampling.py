@@ -24,7 +24,7 @@ class Sampled(NamedTuple):
     """One new token for each row of a batch."""
 
     token_ids: list[int]  # shape (rows,)
-    logprobs: list[TokenLogprobs]  # shape (rows,); empty if a row wants none
+    logprobs: list[TokenLogprobs]  # shape (rows,); empty for a row that wants none
 
 
 def uniforms(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
