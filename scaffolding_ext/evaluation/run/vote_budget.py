@@ -69,7 +69,7 @@ def next_round(
         rule: Votes that the rule calls settled get no more samples; None draws up to each vote's maximum.
 
     Raises:
-        ValueError: The budget does not cover one sample per question, judging by the samples so far.
+        ConfigError: The budget does not cover one sample per question, judging by the samples so far.
     """
     size = math.ceil(ROUND_SHARE * len(questions))
     left = total_tokens - sum(sum(votes.lengths or ()) for votes in questions)
